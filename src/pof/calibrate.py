@@ -1,0 +1,133 @@
+"""BatchNorm statistics: they belong to one state of the weights, and are re-estimated from a few batches, untrained."""
+
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from pof.errors import PofError, WeightsChangedError
+
+Statistics = list[Tensor]
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def norm_layers(model: nn.Module) -> list[_NormBase]:
+    """The layers of `model` that keep running statistics."""
+    layers = (module for module in model.modules() if isinstance(module, _NormBase))
+    return [layer for layer in layers if layer.running_mean is not None]
+
+
+def buffers(model: nn.Module) -> Statistics:
+    """The live tensors that hold the statistics of `model`."""
+    found = (getattr(layer, name) for layer in norm_layers(model) for name in BUFFERS)
+    return [buffer for buffer in found if buffer is not None]
+
+
+def read_statistics(model: nn.Module) -> Statistics:
+    """A copy of the statistics of `model`."""
+    return [buffer.clone() for buffer in buffers(model)]
+
+
+@torch.no_grad()
+def write_statistics(model: nn.Module, statistics: Statistics) -> None:
+    """Put back what `read_statistics` gave."""
+    for buffer, value in zip(buffers(model), statistics, strict=True):
+        buffer.copy_(value)
+
+
+class StateStatistics:
+    """The statistics of a model by state: each state has its own once they were changed in it, else those of `default`.
+
+    Keys are any hashable name of a state.
+    """
+
+    def __init__(self, model: nn.Module, default: Hashable) -> None:
+        self._model = model
+        self._default = self._loaded = default
+        self._known: dict[Hashable, Statistics] = {default: read_statistics(model)}
+        self._seen = self._versions()
+
+    def leave(self, state: Hashable) -> None:
+        """Remember what was estimated (or trained) in `state` since it was entered."""
+        versions = self._versions()
+        if len(versions) != len(self._seen):
+            raise WeightsChangedError(
+                "normalisation layers were added or removed: elastic.refresh() takes the present model as the dense one"
+            )
+        if versions != self._seen:
+            self._known[state] = read_statistics(self._model)
+            self._loaded = state
+
+    def enter(self, state: Hashable) -> None:
+        """Load the statistics of `state`."""
+        wanted = state if state in self._known else self._default
+        if wanted != self._loaded or self._versions() != self._seen:
+            write_statistics(self._model, self._known[wanted])
+        self._loaded = wanted
+        self._seen = self._versions()
+
+    def _versions(self) -> list[tuple[int, int]]:
+        return [(buffer.data_ptr(), buffer._version) for buffer in buffers(self._model)]
+
+
+def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
+    """Replace the statistics of `model` by the average over `batches`; return how many batches there were.
+
+    A batch is a tensor, a tuple or list whose first element is the input, or a dict of keyword arguments. Everything
+    but the normalisation layers runs in evaluation mode. Mode and momentum are left as found; on an error the
+    statistics too.
+    """
+    before = read_statistics(model)
+    count = 0
+    try:
+        with _averaging(model), torch.no_grad():
+            for batch in batches:
+                _run(model, batch)
+                count += 1
+        _check(model, count)
+    except BaseException:
+        write_statistics(model, before)
+        raise
+    return count
+
+
+@contextmanager
+def _averaging(model: nn.Module) -> Iterator[None]:
+    """The normalisation layers average over all batches; everything else is in evaluation mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    layers = norm_layers(model)
+    momenta = [layer.momentum for layer in layers]
+    model.eval()
+    try:
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None
+            layer.training = True
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
+
+def _run(model: nn.Module, batch: Any) -> None:
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    if isinstance(batch, dict):
+        model(**{name: _on(value, device) for name, value in batch.items()})
+    else:
+        model(_on(batch[0] if isinstance(batch, (tuple, list)) else batch, device))
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _check(model: nn.Module, count: int) -> None:
+    if count == 0:
+        raise PofError("batches is empty: pass at least one batch of inputs (2,000 images are plenty)")
+    if not all(bool(torch.isfinite(buffer).all()) for buffer in buffers(model)):
+        raise PofError("the batches gave statistics with NaN or inf: look for such values in the inputs")

@@ -1,0 +1,7 @@
+"""Datasets that need no download."""
+
+from __future__ import annotations
+
+from pof.data.digits import digits
+
+__all__ = ["digits"]

@@ -1,0 +1,13 @@
+"""The errors of pof: one root, so that `except pof.PofError` catches whatever a user's input can cause."""
+
+
+class PofError(ValueError):
+    """Something that the user asked for cannot be done; the message names the value, the bound and the remedy."""
+
+
+class PlanError(PofError):
+    """The model has nothing to prune, a name matches nothing, or a weight is of a kind that cannot be pruned."""
+
+
+class WeightsChangedError(PofError):
+    """The weights under a live `Elastic` are no longer those that it wrote."""

@@ -1,0 +1,30 @@
+"""Fine-tuning a pruned model: what is zero stays zero, whatever momentum, weight decay or the optimiser's state say."""
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from pof.hooks import after_step, innermost, trained_by
+
+
+def hold_zeros(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> RemovableHandle:
+    """Keep the present zeros of `weights` through every step of `optimizer`; `remove()` of the result ends it.
+
+    Masking gradients is not enough: momentum and weight decay move weights whose gradient is zero. So both the weights
+    and the optimiser's state for them are put back to zero after each step.
+    """
+    inner = innermost(optimizer)
+    zeros = [(weight, weight.detach() == 0) for weight in trained_by(optimizer, weights).values()]
+
+    @torch.no_grad()
+    def clear() -> None:
+        for weight, zero in zeros:
+            mask = zero.to(weight.device)
+            weight.masked_fill_(mask, 0.0)
+            for value in inner.state.get(weight, {}).values():
+                if isinstance(value, Tensor) and value.shape == weight.shape:
+                    value.masked_fill_(mask, 0.0)
+
+    clear()
+    return after_step(optimizer, clear)

@@ -1,0 +1,59 @@
+"""All magnitudes of one weight in order, in two bytes each, so that any sparsity is found without a search.
+
+In a sorted list of 32-bit integers the upper half changes rarely: the lower halves are stored as they stand (two bytes
+a weight), the upper ones once for each run of equal values.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pof.magnitude import Cut, cut_between, find_cut, magnitude_bits
+
+SMALLEST = 1 << 16
+"""Below this many weights a search is quick, and the table of runs would cost more than it saves."""
+
+
+class Ladder:
+    """Cuts of one weight at any count. `keys` gives what is ranked, the same numbers at each call."""
+
+    def __init__(self, keys: Callable[[], Tensor]) -> None:
+        self._keys = keys
+        self._cuts: dict[int, Cut] = {}
+        self._low = np.empty(0, np.uint16)
+        self._high = np.empty(0, np.uint16)
+        self._starts = np.empty(0, np.int32)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held beside the keys."""
+        return self._low.nbytes + self._high.nbytes + self._starts.nbytes
+
+    def cut(self, count: int) -> Cut:
+        """The cut that prunes exactly `count` weights."""
+        if count not in self._cuts:
+            self._cuts[count] = self._find(count)
+        return self._cuts[count]
+
+    def _find(self, count: int) -> Cut:
+        if not len(self._low):
+            keys = self._keys()
+            if keys.numel() < SMALLEST or keys.dtype is torch.float64 or keys.device.type != "cpu":
+                return find_cut(keys, count)
+            self._sort(keys)
+        if not 0 < count < len(self._low):
+            return find_cut(self._keys(), count)
+        return cut_between(self._keys(), count, self._bits(count - 1), self._bits(count))
+
+    def _sort(self, keys: Tensor) -> None:
+        ordered = np.sort(magnitude_bits(keys).numpy())
+        self._low = ordered.astype(np.uint16)
+        high = ordered >> 16
+        self._starts = np.flatnonzero(np.diff(high, prepend=-1)).astype(np.int32)
+        self._high = high[self._starts].astype(np.uint16)
+
+    def _bits(self, rank: int) -> int:
+        run = int(np.searchsorted(self._starts, rank, side="right")) - 1
+        return (int(self._high[run]) << 16) | int(self._low[rank])

@@ -1,0 +1,170 @@
+"""Ranking weights by magnitude: the one pruning rule that every part of pof uses.
+
+Prune(W, r) zeroes the `round(r * n)` smallest of n magnitudes. Ties go by index: of equal magnitudes the one with the
+lower flat (row-major) index counts as smaller. So the result is the same on every machine, rank and memory layout.
+
+A pruning is held as a `Cut`, two numbers instead of a mask, because applying it then runs at the speed of a copy.
+"""
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pof.errors import PofError
+
+GLOBAL_FLOOR = 0.01
+"""With global ranking every layer keeps at least this share of its weights (and at least one)."""
+
+_INTEGERS = {
+    torch.float16: (torch.int16, 0x7FFF),
+    torch.bfloat16: (torch.int16, 0x7FFF),
+    torch.float32: (torch.int32, 0x7FFF_FFFF),
+    torch.float64: (torch.int64, 0x7FFF_FFFF_FFFF_FFFF),
+}
+SUPPORTED_DTYPES = tuple(_INTEGERS)
+
+
+class Cut(NamedTuple):
+    """Prune what is smaller than `value`, and of what equals it the weights before flat index `limit`."""
+
+    value: float
+    limit: int
+
+
+NO_CUT = Cut(-1.0, 0)
+
+
+def check_sparsity(value: object, name: str = "sparsity") -> float:
+    """Return `value` as a float if it is a number in [0, 1); otherwise say what to pass instead."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise PofError(f"{name}={value!r} must be a number in [0, 1): pass 0.7 for 70 %")
+    number = float(value)
+    if 0.0 <= number < 1.0:
+        return number
+    if number == 1.0:
+        remedy = "1.0 would leave no weights; pass 0.99 for 99 %"
+    elif 1.0 < number < 100.0:
+        remedy = f"pass {number / 100:g} for {number:g} %"
+    else:
+        remedy = "pass 0.7 for 70 %, 0.0 for dense"
+    raise PofError(f"{name}={value!r} must be in [0, 1): {remedy}")
+
+
+def prune_count(weights: int, sparsity: float) -> int:
+    """How many of `weights` are pruned: Python's `round(sparsity * weights)`, as in `torch.nn.utils.prune`."""
+    return round(sparsity * weights)
+
+
+def magnitude_bits(values: Tensor) -> Tensor:
+    """The magnitudes of `values`, flat in row-major order, as integers that sort as the magnitudes do."""
+    integer, mask = _INTEGERS[values.dtype]
+    bits = values.detach().contiguous().view(-1).view(integer) & mask
+    # 16-bit integers are widened: numpy partitions 32-bit ones several times faster.
+    return bits.to(torch.int32) if integer is torch.int16 else bits
+
+
+def bits_to_magnitude(bits: int, dtype: torch.dtype) -> float:
+    """The magnitude whose integer form is `bits`."""
+    return float(torch.tensor(bits).to(_INTEGERS[dtype][0]).view(dtype))
+
+
+def find_cut(values: Tensor, count: int) -> Cut:
+    """The cut that prunes exactly the `count` smallest magnitudes of `values`."""
+    if count <= 0:
+        return NO_CUT
+    if count >= values.numel():
+        return Cut(math.inf, values.numel())
+    bits = magnitude_bits(values)
+    if bits.device.type == "cpu":
+        parted = np.partition(bits.numpy(), count - 1)
+        last_pruned, first_kept = int(parted[count - 1]), int(parted[count:].min())
+    else:
+        last_pruned, first_kept = (int(torch.kthvalue(bits, k).values) for k in (count, count + 1))
+    return cut_between(values, count, last_pruned, first_kept)
+
+
+def cut_between(values: Tensor, count: int, last_pruned: int, first_kept: int) -> Cut:
+    """The cut after `count` magnitudes, given the bits of the last pruned and of the first kept one."""
+    value = bits_to_magnitude(last_pruned, values.dtype)
+    if last_pruned < first_kept:
+        return Cut(value, values.numel())
+    bits = magnitude_bits(values)
+    tied = torch.nonzero(bits == last_pruned).view(-1)
+    smaller = int((bits < last_pruned).sum())
+    return Cut(value, int(tied[count - smaller - 1]) + 1)
+
+
+def zero_smallest(values: Tensor, cut: Cut, out: Tensor | None = None) -> Tensor:
+    """`values` with what `cut` prunes set to zero, written to `out` (of the same shape) if given.
+
+    `hardshrink` is exactly this comparison, in one vectorised pass.
+    """
+    if out is None:
+        out = torch.empty_like(values)
+    if cut.limit >= values.numel():
+        return torch.hardshrink(values, cut.value, out=out)
+    keeps_ties = _just_below(cut.value, values.dtype)
+    if values.is_contiguous() and out.is_contiguous():
+        before, after = values.view(-1).tensor_split([cut.limit])
+        out_before, out_after = out.view(-1).tensor_split([cut.limit])
+        torch.hardshrink(before, cut.value, out=out_before)
+        torch.hardshrink(after, keeps_ties, out=out_after)
+        return out
+    index = torch.arange(values.numel(), device=values.device).view(values.shape)
+    with_ties = torch.hardshrink(values, keeps_ties)
+    without = torch.hardshrink(values, cut.value)
+    return out.copy_(torch.where(index < cut.limit, without, with_ties))
+
+
+def keep_mask(values: Tensor, cut: Cut) -> Tensor:
+    """True where `cut` keeps the weight, also where the kept weight is itself zero."""
+    magnitudes = values.abs()
+    index = torch.arange(values.numel(), device=values.device).view(values.shape)
+    return (magnitudes > cut.value) | ((magnitudes == cut.value) & (index >= cut.limit))
+
+
+def share_globally(layers: Sequence[Tensor], sparsity: float) -> list[int]:
+    """How many weights to prune in each layer so that all are ranked together, with the floor of `GLOBAL_FLOOR`.
+
+    Ties between layers go by their order. The counts never fall as the sparsity grows, so sparser states nest.
+    """
+    sizes = [layer.numel() for layer in layers]
+    total = prune_count(sum(sizes), sparsity)
+    most = [size - max(1, math.ceil(GLOBAL_FLOOR * size)) for size in sizes]
+    if total > sum(most):
+        raise PofError(
+            f"sparsity={sparsity:g} is more than {sum(most) / sum(sizes):.4g}, the most that scope='global' reaches "
+            f"when each layer keeps {GLOBAL_FLOOR:.0%} of its weights: use scope='layer'"
+        )
+    # The largest `size - most` of each layer take no part, so what is left is one plain ranking.
+    dtype = torch.float64 if any(layer.dtype is torch.float64 for layer in layers) else torch.float32
+    ranked = [magnitude_bits(layer.to(dtype)).cpu() for layer in layers]
+    candidates = torch.cat([_smallest(bits, count) for bits, count in zip(ranked, most, strict=True)])
+    if total == 0:
+        return [0] * len(sizes)
+    threshold = int(np.partition(candidates.numpy(), total - 1)[total - 1])
+    below = [min(int((bits < threshold).sum()), top) for bits, top in zip(ranked, most, strict=True)]
+    upto = [min(int((bits <= threshold).sum()), top) for bits, top in zip(ranked, most, strict=True)]
+    left = total - sum(below)
+    counts = []
+    for lower, upper in zip(below, upto, strict=True):
+        tied = min(left, upper - lower)
+        counts.append(lower + tied)
+        left -= tied
+    return counts
+
+
+def _smallest(bits: Tensor, count: int) -> Tensor:
+    return torch.from_numpy(np.partition(bits.numpy(), count)[:count]) if count < len(bits) else bits
+
+
+def _just_below(value: float, dtype: torch.dtype) -> float:
+    """The largest magnitude under `value`; below zero there is none, and a negative number keeps all."""
+    if value <= 0.0:
+        return -1.0
+    return bits_to_magnitude(int(magnitude_bits(torch.tensor([value], dtype=dtype))) - 1, dtype)

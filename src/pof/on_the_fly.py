@@ -1,0 +1,103 @@
+"""The paper's training method, added to any loop from outside.
+
+The penalty's gradient joins before each optimiser step; the rows go back onto their sphere after it.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pof.hooks import after_step, before_step, step_was_skipped, trained_by
+from pof.penalty import Penalty
+from pof.planning import plan
+from pof.sphere import Sphere
+
+
+class Attached:
+    """What `pof.attach` hung on an optimiser: read it for logging, save its state, `remove()` it."""
+
+    def __init__(self, optimizer: Optimizer, penalty: Penalty, sphere: Sphere | None, names: list[str]) -> None:
+        self.penalty = penalty
+        self.sphere = sphere
+        self.step = 0
+        self.value: float | Tensor = 0.0
+        """The penalty at the last step, as it was added to the loss."""
+        self._optimizer = optimizer
+        self._names = names
+        self._handles = [before_step(optimizer, self._add_gradient), after_step(optimizer, self._count)]
+        if sphere is not None:
+            self._handles.append(sphere.attach(optimizer))
+
+    def remove(self) -> None:
+        """Take the hooks off; the model stays as it is."""
+        for handle in self._handles:
+            handle.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step, the sphere's norms and the penalty's masks, for a checkpoint."""
+        sphere = None if self.sphere is None else self.sphere.state_dict()
+        return {"step": self.step, "penalty": self.penalty.state_dict(), "sphere": sphere}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self.penalty.load_state_dict(state["penalty"])
+        if self.sphere is not None:
+            self.sphere.load_state_dict(state["sphere"])
+        self.step = int(state["step"])
+
+    def _add_gradient(self, scale: Tensor | float) -> Tensor:
+        self.value = self.penalty.add_gradient(self.step, self._names, scale)
+        return self.value
+
+    def _count(self) -> None:
+        if not step_was_skipped(self._optimizer):
+            self.step += 1
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    tr: float | tuple[float, float] = (0.9, 0.7),
+    steps: int | None = None,
+    weight: float = 0.1,
+    refresh: int = 1,
+    sphere: bool = True,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+) -> Attached:
+    """Train with the penalty and on the sphere from the next step of `optimizer` on; the loop stays as it is.
+
+    The penalty's gradient joins the loss's gradients just before each step, after they were accumulated, averaged over
+    ranks and unscaled; so it is the same as adding `penalty(step)` to the loss, unless gradients are clipped (clipping
+    sees the loss's own gradients only).
+
+    Args:
+        model: the module that `optimizer` trains; it is not touched, also not its keys.
+        optimizer: any torch optimiser, also inside accelerate's or Lightning's wrapper.
+        tr: as in `Penalty`.
+        steps: as in `Penalty`: the optimiser steps of the whole training.
+        weight: as in `Penalty`.
+        refresh: as in `Penalty`.
+        sphere: False leaves the rows' norms free.
+        include: globs as in `pof.plan`.
+        exclude: globs as in `pof.plan`.
+
+    Example:
+        >>> import torch
+        >>> model = nn.Linear(8, 4)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> attached = attach(model, optimizer, tr=(0.9, 0.7), steps=2)
+        >>> for _ in range(2):
+        ...     optimizer.zero_grad()
+        ...     model(torch.ones(1, 8)).sum().backward()
+        ...     optimizer.step()
+        >>> attached.step
+        2
+    """
+    chosen = plan(model, include=include, exclude=exclude)
+    names = list(trained_by(optimizer, chosen.parameters(model)))
+    penalty = Penalty(model, tr=tr, steps=steps, weight=weight, refresh=refresh, plan=chosen)
+    return Attached(optimizer, penalty, Sphere(model, plan=chosen) if sphere else None, names)

@@ -1,0 +1,171 @@
+"""The on-the-fly penalty: pushes each weight towards its own pruning mask while it trains (Eq. 2 and 3)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pof.errors import PofError
+from pof.hypersign import add_ltr_gradient, cosines, ltr, mask_rows
+from pof.magnitude import check_sparsity, find_cut, keep_mask, prune_count, zero_smallest
+from pof.planning import Plan
+from pof.planning import plan as make_plan
+from pof.rows import row_norms, unit_rows
+
+
+class Penalty:
+    """weight * sum over layers of L_tr(W, tr): add `penalty(step)` to the loss.
+
+    Args:
+        model: any module; it is not touched.
+        tr: target sparsity of the masks; a pair falls linearly from the first to the second over `steps`.
+        steps: optimiser steps over which `tr` moves; needed for a pair.
+        weight: lambda of Eq. 2.
+        refresh: the masks are found anew every so many steps.
+        include: globs as in `pof.plan`.
+        exclude: globs as in `pof.plan`.
+        plan: a plan that was made before, instead of globs.
+
+    Example:
+        >>> model = torch.nn.Linear(8, 4)
+        >>> penalty = Penalty(model, tr=(0.9, 0.7), steps=100)
+        >>> loss = model(torch.ones(1, 8)).sum() + penalty(step=0)
+        >>> loss.backward()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        tr: float | tuple[float, float] = (0.9, 0.7),
+        steps: int | None = None,
+        weight: float = 0.1,
+        refresh: int = 1,
+        include: Iterable[str] = (),
+        exclude: Iterable[str] = (),
+        plan: Plan | None = None,
+    ) -> None:
+        self._tr = _checked_tr(tr)
+        self._steps = _checked_steps(steps, self._tr)
+        if not weight >= 0:
+            raise PofError(f"weight={weight!r} must be 0 or more: 0.1 suits small networks, the paper takes 1 to 2")
+        if isinstance(refresh, bool) or not isinstance(refresh, int) or refresh < 1:
+            raise PofError(f"refresh={refresh!r} must be a whole number of steps, 1 or more")
+        self.weight = weight
+        self.refresh = refresh
+        chosen = plan or make_plan(model, include=include, exclude=exclude)
+        self._entries = {entry.name: entry for entry in chosen}
+        self._weights = chosen.parameters(model)
+        self._kept: dict[str, Tensor] = {}
+        self._found_at: int | None = None
+        self._last: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def tr(self, step: int) -> float:
+        """The target sparsity at `step`."""
+        first, last = self._tr
+        return first + (last - first) * min(max(step, 0) / self._steps, 1.0)
+
+    def __call__(self, step: int) -> Tensor:
+        """The penalty at `step`, a scalar that can be differentiated."""
+        self._begin(step)
+        return self.weight * self._total(self._differentiable(name, step) for name in self._weights)
+
+    @torch.no_grad()
+    def add_gradient(self, step: int, weights: Iterable[str] | None = None, scale: Tensor | float = 1.0) -> Tensor:
+        """Add `scale` times the penalty's gradient to the `.grad` of the named weights (all); return the penalty.
+
+        The same numbers as `(scale * penalty(step)).backward()`, in closed form.
+        """
+        self._begin(step)
+        names = self._weights if weights is None else weights
+        return self.weight * self._total(self._with_gradient(name, step, scale) for name in names)
+
+    def layers(self) -> dict[str, dict[str, float]]:
+        """For logging, as of the last call: a weight's mean cosine, and its L_tr divided by its number of rows."""
+        return {
+            name: {"mean_cosine": float(mean), "term_per_row": float(term / rows.clamp(min=1))}
+            for name, (mean, term, rows) in self._last.items()
+        }
+
+    @property
+    def mean_cosine(self) -> float:
+        """The mean over layers of their mean cosine, as of the last call."""
+        rows = self.layers().values()
+        return sum(row["mean_cosine"] for row in rows) / len(rows) if rows else float("nan")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks in use and the step that they were found at: nothing is needed from it when `refresh` is 1."""
+        return {"found_at": self._found_at, "kept": {name: mask.clone() for name, mask in self._kept.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._found_at = state["found_at"]
+        self._kept = {name: mask.to(self._weights[name].device) for name, mask in state["kept"].items()}
+
+    def _begin(self, step: int) -> None:
+        age = None if self._found_at is None else step - self._found_at
+        if age is None or not 0 <= age < self.refresh:
+            self._kept, self._found_at = {}, step
+
+    def _kept_units(self, name: str, units: Tensor, step: int) -> Tensor:
+        """The unit rows with what the mask at `step` prunes set to zero."""
+        if name in self._kept:
+            return units * self._kept[name]
+        flat = units.reshape(self._entries[name].shape)
+        cut = find_cut(flat, prune_count(flat.numel(), self.tr(step)))
+        if self.refresh > 1:
+            self._kept[name] = keep_mask(flat, cut).reshape(units.shape)
+        return zero_smallest(flat, cut).reshape(units.shape)
+
+    def _differentiable(self, name: str, step: int) -> Tensor:
+        rows, dims = self._entries[name].rows(self._weights[name])
+        with torch.no_grad():
+            kept = self._kept_units(name, unit_rows(rows, row_norms(rows, dims)), step)
+            signs, norms = mask_rows(kept, dims)
+        # A row of zeros has no direction; its norm is replaced before the root, or its gradient would be 0/0.
+        squares = rows.to(norms.dtype).square().sum(dims, keepdim=True)
+        units = rows / torch.where(squares > 0, squares, 1.0).sqrt()
+        cos = cosines(units, signs, norms, dims)
+        return self._noted(name, ltr(cos), cos.values, cos.valid)
+
+    def _with_gradient(self, name: str, step: int, scale: Tensor | float) -> Tensor:
+        entry, weight = self._entries[name], self._weights[name]
+        rows, dims = entry.rows(weight)
+        lengths = row_norms(rows, dims)
+        units = unit_rows(rows, lengths)
+        kept = self._kept_units(name, units, step)
+        signs, norms = mask_rows(kept, dims)
+        cos = cosines(units, signs, norms, dims)
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        grad = entry.rows(weight.grad)[0]
+        add_ltr_gradient(grad, units, lengths, signs, norms, cos, self.weight * scale)
+        return self._noted(name, ltr(cos), cos.values, cos.valid)
+
+    def _noted(self, name: str, term: Tensor, values: Tensor, valid: Tensor) -> Tensor:
+        rows = valid.sum()
+        mean = torch.where(valid, values.detach(), 0.0).sum() / rows.clamp(min=1)
+        self._last[name] = (mean, term.detach(), rows)
+        return term
+
+    def _total(self, terms: Iterable[Tensor]) -> Tensor:
+        return torch.stack([term.to(torch.float32) for term in terms]).sum()
+
+
+def _checked_tr(tr: float | tuple[float, float]) -> tuple[float, float]:
+    ends = tuple(tr) if isinstance(tr, (tuple, list)) else (tr, tr)
+    if len(ends) != 2:
+        raise PofError(f"tr={tr!r} must be one number or a pair (first, last), such as (0.9, 0.7)")
+    first, last = (check_sparsity(end, "tr") for end in ends)
+    if first == 0.0 or last == 0.0:
+        raise PofError(f"tr={tr!r} must be in (0, 1): the paper takes (0.9, 0.7)")
+    return first, last
+
+
+def _checked_steps(steps: int | None, tr: tuple[float, float]) -> int:
+    if steps is None and tr[0] == tr[1]:
+        return 1
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise PofError(f"steps={steps!r} must be the number of steps over which tr moves, 1 or more")
+    return steps

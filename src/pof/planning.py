@@ -1,0 +1,267 @@
+"""Which weights of a model are pruned: the plan.
+
+Every convolution and linear layer takes part, subclasses too, but the first convolution (as in the paper).
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import UninitializedParameter
+
+from pof.errors import PlanError
+from pof.magnitude import SUPPORTED_DTYPES, check_sparsity
+from pof.table import text_table
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+FIRST = "the first convolution"
+ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One weight that is pruned."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    groups: int | None = None
+    """The groups of a transposed convolution, whose output units lie in dimension 1; None for everything else."""
+    sparsity: float | None = None
+    """Fixed for this weight whenever the model is not dense; None follows what is asked for."""
+    tied: tuple[str, ...] = ()
+    """Other names of the same weight."""
+
+    @property
+    def weights(self) -> int:
+        """How many there are."""
+        return torch.Size(self.shape).numel()
+
+    def rows(self, weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """A view of `weight` (of this entry's shape) by rows, and the dimensions that make up one row."""
+        if self.groups is None:
+            return weight, tuple(range(1, weight.dim()))
+        view = weight.unflatten(0, (self.groups, -1))
+        return view, (1, *range(3, view.dim()))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The weights that are pruned, and those that are not and why; prints as a table."""
+
+    entries: tuple[Entry, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def weights(self) -> int:
+        """How many weights take part in all."""
+        return sum(entry.weights for entry in self.entries)
+
+    def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters of `model` that the plan names."""
+        bare = unwrap(model)
+        return {entry.name: bare.get_parameter(entry.name) for entry in self.entries}
+
+    def __str__(self) -> str:
+        rows = [(e.name, e.kind, "x".join(map(str, e.shape)), e.weights, _remark(e)) for e in self.entries]
+        lines = [text_table(("weight", "layer", "shape", "weights", ""), rows)]
+        lines += [f"left out: {name} ({reason})" for name, reason in self.left_out]
+        tensors = "tensor" if len(self.entries) == 1 else "tensors"
+        lines.append(f"{self.weights:,} weights in {len(self.entries)} {tensors} are pruned")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def plan(
+    model: nn.Module,
+    *,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    sparsities: Mapping[str, float] | None = None,
+) -> Plan:
+    """Which weights of `model` are pruned.
+
+    Args:
+        model: any module, also inside DistributedDataParallel or torch.compile's wrapper.
+        include: globs on module or weight names; when given, only what matches takes part (the first convolution too).
+        exclude: globs on module or weight names that take no part.
+        sparsities: fixed sparsities by glob, such as `{"fc": 0.5}`; the last glob that matches counts.
+
+    Returns:
+        the plan, one entry a weight. Tied weights are one entry.
+
+    Example:
+        >>> print(plan(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 4))))
+        weight    layer   shape  weights
+        2.weight  Linear  4x8         32
+        left out: 0.weight (the first convolution)
+        32 weights in 1 tensor are pruned
+    """
+    if not isinstance(model, nn.Module):
+        raise PlanError(f"model={model!r} must be a torch.nn.Module")
+    bare = unwrap(model)
+    _refuse_sharded(bare)
+    found, left_out = _find(bare)
+    include, exclude = _checked_globs(include, "include", found), _checked_globs(exclude, "exclude", found)
+    entries = []
+    for entry, first in found:
+        if _matches(entry, exclude) or (include and not _matches(entry, include)):
+            left_out.append((entry.name, "excluded"))
+        elif first and not include:
+            left_out.append((entry.name, FIRST))
+        else:
+            entries.append(entry)
+    if not entries:
+        raise PlanError(_nothing(bare, left_out))
+    for name, reason in left_out:
+        if reason not in ("excluded", FIRST):
+            warnings.warn(f"{name} is not pruned: {reason}", UserWarning, stacklevel=3)
+    for entry in entries:
+        _refuse_unprunable(entry.name, bare.get_parameter(entry.name))
+    return Plan(tuple(_with_sparsities(entries, sparsities or {})), tuple(left_out))
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DistributedDataParallel or the wrapper of torch.compile."""
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, str]]]:
+    """Everything that could be pruned, each with whether it is the first convolution; and what cannot, and why."""
+    embeddings = {
+        id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+    }
+    first = next((module for module in model.modules() if isinstance(module, CONVOLUTIONS)), None)
+    found: dict[object, tuple[Entry, bool]] = {}
+    left_out = []
+    for path, module in model.named_modules():
+        for attribute in _weight_names(module):
+            name = f"{path}.{attribute}" if path else attribute
+            weight = module._parameters.get(attribute)
+            if weight is None:
+                left_out.append((name, "it is computed (a parametrisation or an old mask): remove that first"))
+            elif id(weight) in embeddings:
+                left_out.append((name, "it is tied to an embedding: untie it to prune it"))
+            elif (key := _identity(weight)) in found:
+                entry, is_first = found[key]
+                found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
+            elif isinstance(weight, UninitializedParameter) or weight.numel() > 0:
+                found[key] = (_entry(name, module, weight), module is first)
+    return list(found.values()), left_out
+
+
+def _weight_names(module: nn.Module) -> tuple[str, ...]:
+    if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
+        return ("weight",)
+    if isinstance(module, nn.MultiheadAttention):
+        return tuple(name for name in ATTENTION_WEIGHTS if getattr(module, name) is not None)
+    return ()
+
+
+def _identity(weight: nn.Parameter) -> object:
+    """Equal for two parameters that are the same numbers in memory, even if they are two objects."""
+    if isinstance(weight, UninitializedParameter) or weight.data_ptr() == 0:
+        return id(weight)
+    return weight.data_ptr(), tuple(weight.shape), weight.stride()
+
+
+def _entry(name: str, module: nn.Module, weight: nn.Parameter) -> Entry:
+    shape = () if isinstance(weight, UninitializedParameter) else tuple(weight.shape)
+    groups = module.groups if isinstance(module, TRANSPOSED) else None
+    return Entry(name, type(module).__name__, shape, groups)
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()) or any(
+        hasattr(parameter, "placements") for parameter in model.parameters()
+    ):
+        raise PlanError(
+            "the parameters are sharded (FSDP), so no rank sees a whole row: use DistributedDataParallel, or call pof "
+            "before the model is sharded"
+        )
+
+
+def _refuse_unprunable(name: str, weight: nn.Parameter) -> None:
+    if isinstance(weight, UninitializedParameter):
+        raise PlanError(f"weight {name!r} has no shape yet (a lazy layer): run one batch through the model first")
+    if weight.is_meta:
+        raise PlanError(f"weight {name!r} is on the meta device and has no values: load the weights first")
+    if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or weight.layout != torch.strided:
+        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUPPORTED_DTYPES)
+        what = weight.dtype if weight.layout == torch.strided else weight.layout
+        raise PlanError(f"weight {name!r} is {what}: pof prunes dense {kinds}; prune before quantising, or exclude it")
+
+
+def _checked_globs(globs: Iterable[str], what: str, found: Iterable[tuple[Entry, bool]]) -> tuple[str, ...]:
+    checked = (globs,) if isinstance(globs, str) else tuple(globs)
+    entries = [entry for entry, _ in found]
+    for glob in checked:
+        _must_match(glob, what, entries)
+    return checked
+
+
+def _must_match(glob: str, what: str, entries: Iterable[Entry]) -> list[Entry]:
+    entries = list(entries)
+    matched = [entry for entry in entries if _matches(entry, (glob,))]
+    if not matched:
+        known = [path for entry in entries for path in _paths(entry.name)]
+        close = get_close_matches(str(glob), known, n=1, cutoff=0.0)
+        hint = f"; the nearest name is {close[0]!r}" if close else ""
+        raise PlanError(
+            f"{what}={glob!r} matches no weight or module of the plan{hint}: print(pof.plan(model)) lists them"
+        )
+    return matched
+
+
+def _matches(entry: Entry, globs: Iterable[str]) -> bool:
+    paths = [path for name in (entry.name, *entry.tied) for path in _paths(name)]
+    return any(fnmatchcase(path, glob) for glob in globs for path in paths)
+
+
+def _paths(name: str) -> list[str]:
+    """The weight's name and those of the modules that hold it, so that `layer4` stands for all that is in it."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
+def _with_sparsities(entries: list[Entry], sparsities: Mapping[str, float]) -> list[Entry]:
+    fixed: dict[str, float] = {}
+    for glob, value in sparsities.items():
+        sparsity = check_sparsity(value, f"sparsities[{glob!r}]")
+        fixed.update((entry.name, sparsity) for entry in _must_match(glob, "sparsities", entries))
+    return [replace(entry, sparsity=fixed.get(entry.name)) for entry in entries]
+
+
+def _nothing(model: nn.Module, left_out: list[tuple[str, str]]) -> str:
+    message = f"nothing to prune in {type(model).__name__}: "
+    if not left_out:
+        return message + "it has no convolution or linear layer"
+    name, reason = left_out[0]
+    remedy = f"; include=({name!r},) takes it in" if reason == FIRST else ""
+    return message + f"{name} is left out ({reason}){remedy}"
+
+
+def _remark(entry: Entry) -> str:
+    remarks = [f"tied: {name}" for name in entry.tied]
+    if entry.sparsity is not None:
+        remarks.append(f"always {entry.sparsity:g}")
+    return ", ".join(remarks)

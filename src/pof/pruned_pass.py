@@ -1,0 +1,76 @@
+"""A pass of a training loop on pruned weights: the one primitive of every method that trains on them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import nn
+
+from pof.calibrate import read_statistics, write_statistics
+from pof.errors import WeightsChangedError
+from pof.planning import plan, unwrap
+from pof.states import Magnitudes, Scope, band_counts, check_choice, checked_state
+from pof.weight_states import ElasticWeight
+
+
+@contextmanager
+def pruned(
+    model: nn.Module,
+    sparsity: float,
+    *,
+    recover_from: float | None = None,
+    scope: Scope = "layer",
+    magnitudes: Magnitudes = "raw",
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    sparsities: Mapping[str, float] | None = None,
+) -> Iterator[None]:
+    """For training loops: `model` has pruned weights inside the block, and its dense ones after it.
+
+    Call `backward()` inside the block: the gradients land on the dense weights, also on those that were pruned
+    (straight-through). BatchNorm statistics are put back too. Step the optimiser outside.
+
+    Args:
+        model: any module.
+        sparsity: as in `Elastic.prune`.
+        recover_from: fill the band from here to `sparsity`, as in `Elastic.recover`.
+        scope: as in `Elastic`.
+        magnitudes: as in `Elastic`.
+        include: globs as in `pof.plan`.
+        exclude: globs as in `pof.plan`.
+        sparsities: as in `Elastic`.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(8, 4)
+        >>> with pruned(model, 0.75):
+        ...     model(torch.ones(1, 8)).sum().backward()
+        ...     int((model.weight == 0).sum())
+        24
+        >>> int((model.weight == 0).sum())
+        0
+    """
+    state = checked_state(sparsity, recover_from)
+    check_choice(scope, "scope", ("layer", "global"))
+    check_choice(magnitudes, "magnitudes", ("raw", "unit"))
+    chosen = plan(model, include=include, exclude=exclude, sparsities=sparsities)
+    bare, parameters = unwrap(model), chosen.parameters(model)
+    weights = [ElasticWeight(e, parameters[e.name], magnitudes, many_states=False) for e in chosen]
+    for weight in weights:
+        weight.dense()
+    keys = [weight.keys_across() for weight in weights] if scope == "global" else None
+    counts = band_counts(chosen.entries, keys, state)
+    statistics = read_statistics(bare)
+    stepped = None
+    try:
+        for weight, pair in zip(weights, counts, strict=True):
+            weight.write(pair)
+        yield
+        stepped = next((weight.entry.name for weight in weights if weight.change() is not None), None)
+    finally:
+        for weight in weights:
+            weight.write((0, 0))
+        write_statistics(bare, statistics)
+    if stepped is not None:
+        raise WeightsChangedError(
+            f"weight {stepped!r} was changed inside pof.pruned, and the change is lost: step the optimizer outside"
+        )

@@ -1,0 +1,34 @@
+"""The rows of a weight on the hypersphere. A row is one output unit (filter): its norm is kept, its direction counts.
+
+`dims` names the dimensions that make up one row; norms keep them with size 1, so that they broadcast.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def row_norms(rows: Tensor, dims: Sequence[int], accumulate: torch.dtype = torch.float32) -> Tensor:
+    """The Euclidean norm of each row, in float32 (float64 for float64 weights).
+
+    `accumulate=torch.float64` makes the result independent of the memory layout; ranking asks for it.
+    """
+    result = torch.float64 if rows.dtype is torch.float64 else torch.float32
+    accumulate = torch.promote_types(result, accumulate)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=tuple(dims), keepdim=True, dtype=accumulate)
+    return norms.to(result)
+
+
+def unit_rows(rows: Tensor, norms: Tensor) -> Tensor:
+    """Each row divided by its norm, in the norms' precision; a row of zeros stays zero."""
+    return rows / torch.where(norms > 0, norms, 1.0)
+
+
+def rescale_rows(rows: Tensor, dims: Sequence[int], norms: Tensor, accumulate: torch.dtype = torch.float32) -> Tensor:
+    """Scale `rows`, in place, so that each has its norm of `norms`; an empty row stays empty.
+
+    A row whose norm in `norms` is zero is left free: it has no sphere.
+    """
+    now = row_norms(rows, dims, accumulate)
+    return rows.mul_(torch.where((now > 0) & (norms > 0), norms / now, 1.0))

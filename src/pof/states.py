@@ -1,0 +1,75 @@
+"""The states that a model can be in: dense, pruned, or pruned and recovered."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from pof.errors import PofError
+from pof.magnitude import check_sparsity, prune_count, share_globally
+from pof.planning import Entry
+
+Scope = Literal["layer", "global"]
+Magnitudes = Literal["raw", "unit"]
+
+
+class State(NamedTuple):
+    """Pruned at `sparsity`, with the band from `recover_from` to `sparsity` filled; equal ends mean no band."""
+
+    sparsity: float
+    recover_from: float
+
+    def __str__(self) -> str:
+        if self == DENSE:
+            return "dense"
+        if self.sparsity == self.recover_from:
+            return f"pruned at {self.sparsity:g}"
+        return f"recovered {self.recover_from:g}-{self.sparsity:g}"
+
+
+DENSE = State(0.0, 0.0)
+
+
+def checked_state(sparsity: object, recover_from: object = None) -> State:
+    """The state that a user asks for, or an error that names the value, the bound and the remedy."""
+    high = check_sparsity(sparsity, "sparsity" if recover_from is None else "sp2")
+    if recover_from is None:
+        return State(high, high)
+    low = check_sparsity(recover_from, "sp1")
+    if low > high:
+        raise PofError(f"sp1={low:g} must not exceed sp2={high:g}: the band runs from sp1 up to sp2; swap them")
+    return State(high, low)
+
+
+def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
+    """Refuse a `value` that is none of `choices`."""
+    if value not in choices:
+        raise PofError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}")
+
+
+def band_counts(entries: Sequence[Entry], keys: Sequence[Tensor] | None, state: State) -> list[tuple[int, int]]:
+    """For each entry how many weights are zero, and how many are zero or in the band, in `state`.
+
+    `keys` are the magnitudes to rank all together (scope "global"); None ranks each entry by itself.
+    """
+    if state == DENSE:
+        return [(0, 0)] * len(entries)
+    high = _prune_counts(entries, keys, state.sparsity, [entry.sparsity for entry in entries])
+    if state.recover_from == state.sparsity:
+        return [(count, count) for count in high]
+    # A fixed sparsity is the upper end of its entry's band; the lower end is what was asked for.
+    ends = [None if entry.sparsity is None else min(entry.sparsity, state.recover_from) for entry in entries]
+    low = _prune_counts(entries, keys, state.recover_from, ends)
+    return list(zip(low, high, strict=True))
+
+
+def _prune_counts(
+    entries: Sequence[Entry], keys: Sequence[Tensor] | None, sparsity: float, fixed: Sequence[float | None]
+) -> list[int]:
+    own = [sparsity if value is None else value for value in fixed]
+    counts = [prune_count(entry.weights, value) for entry, value in zip(entries, own, strict=True)]
+    free = [i for i, value in enumerate(fixed) if value is None]
+    if keys is not None and free:
+        for i, count in zip(free, share_globally([keys[i] for i in free], sparsity), strict=True):
+            counts[i] = count
+    return counts
