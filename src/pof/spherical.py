@@ -60,7 +60,7 @@ def normalize_inputs(
     """Swap spherical layers in for the Conv2d and Linear layers of the plan, but the last Linear (the classifier).
 
     The parameters stay the same objects under the same keys, so optimisers and checkpoints go on working; what a
-    trained network computes does change. Layers of other classes, subclasses too, are left alone. `include` takes in more.
+    trained network computes does change. Layers of other classes, subclasses too, stay as they are.
 
     Returns:
         the names of the layers that were swapped.
