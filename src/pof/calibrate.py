@@ -59,15 +59,14 @@ class StateStatistics:
             )
         if versions != self._seen:
             self._known[state] = read_statistics(self._model)
-            self._loaded = state
+            self._loaded, self._seen = state, versions
 
     def enter(self, state: Hashable) -> None:
-        """Load the statistics of `state`."""
+        """Load the statistics of `state`; the present ones are those that `leave` saw last."""
         wanted = state if state in self._known else self._default
-        if wanted != self._loaded or self._versions() != self._seen:
+        if wanted != self._loaded:
             write_statistics(self._model, self._known[wanted])
-        self._loaded = wanted
-        self._seen = self._versions()
+            self._loaded, self._seen = wanted, self._versions()
 
     def _versions(self) -> list[tuple[int, int]]:
         return [(buffer.data_ptr(), buffer._version) for buffer in buffers(self._model)]

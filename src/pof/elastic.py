@@ -99,6 +99,11 @@ class Elastic:
         """Zeros / weights of the plan, counted now."""
         return sum(row.zeros for row in self.layers()) / self.plan.weights
 
+    @property
+    def nbytes(self) -> int:
+        """Memory held beside the dense copy of the weights."""
+        return sum(weight.nbytes for weight in self._weights)
+
     def layers(self) -> LayerRows:
         """One row a weight: how many are zero now, and the band that was filled."""
         live = self.plan.parameters(self._model)
@@ -222,6 +227,7 @@ class Elastic:
         for live, weight in targets:
             if live is not None and weight.has_copy:
                 live.copy_(weight.dense())
+        self._statistics.leave(self._state)
         self._statistics.enter(DENSE)
         self.refresh()
 

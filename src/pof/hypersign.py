@@ -16,45 +16,46 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pof.rows import row_norms
+
 
 class Cosines(NamedTuple):
-    """The cosine of each row to its mask (rows as size-1 dimensions), and where there is one."""
+    """For each row (as size-1 dimensions) its cosine to its mask, the mask's size, and whether there is a mask."""
 
     values: Tensor
+    mask_norms: Tensor
     valid: Tensor
 
 
-def mask_rows(kept: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """HyperSign in two parts: the signs of what is kept (zeros elsewhere), and the norm that they are divided by."""
-    signs = kept.sign()
-    return signs, signs.abs().sum(tuple(dims), keepdim=True).sqrt_()
+def cosines(along: Tensor, signs: Tensor, dims: Sequence[int]) -> Cosines:
+    """The cosine of each unit row u to its mask.
+
+    `signs` are those of the kept weights, zero elsewhere; `along` is u * signs, the magnitudes of the kept weights.
+    """
+    # The Euclidean norm of the signs is the root of their number, and torch's quickest way to count them.
+    mask_norms = row_norms(signs, dims)
+    valid = mask_norms > 0
+    return Cosines(along.sum(tuple(dims), keepdim=True) / torch.where(valid, mask_norms, 1.0), mask_norms, valid)
 
 
-def cosines(units: Tensor, signs: Tensor, norms: Tensor, dims: Sequence[int]) -> Cosines:
-    """The cosine of each unit row to its mask `signs / norms`."""
-    valid = norms > 0
-    along = (units * signs).sum(tuple(dims), keepdim=True)
-    return Cosines(along / torch.where(valid, norms, 1.0), valid)
+def shortfall(cos: Cosines) -> Tensor:
+    """The sum over rows of cos - 1."""
+    return torch.where(cos.valid, cos.values - 1.0, 0.0).sum()
 
 
 def ltr(cos: Cosines) -> Tensor:
     """L_tr of one weight, a scalar."""
-    shortfall = torch.where(cos.valid, cos.values - 1.0, 0.0).sum()
-    return shortfall.square() / cos.valid.sum().clamp(min=1)
+    return shortfall(cos).square() / cos.valid.sum().clamp(min=1)
 
 
 def add_ltr_gradient(
-    grad: Tensor,
-    units: Tensor,
-    lengths: Tensor,
-    signs: Tensor,
-    norms: Tensor,
-    cos: Cosines,
-    scale: Tensor | float,
+    grad: Tensor, units: Tensor, lengths: Tensor, signs: Tensor, cos: Cosines, scale: Tensor | float
 ) -> None:
-    """Add `scale` times the gradient of L_tr by the weight to `grad`, in place. `lengths` are the rows' ||w_j||."""
-    shortfall = torch.where(cos.valid, cos.values - 1.0, 0.0).sum()
-    slope = scale * 2.0 * shortfall / cos.valid.sum().clamp(min=1)
+    """Add `scale` times the gradient of L_tr by the weight to `grad`, in place.
+
+    `units` are the unit rows, `lengths` the ||w_j||, `signs` those of the kept weights.
+    """
+    slope = scale * 2.0 * shortfall(cos) / cos.valid.sum().clamp(min=1)
     by_row = torch.where(cos.valid, slope / lengths, 0.0)
-    grad.addcmul_(signs, (by_row / torch.where(cos.valid, norms, 1.0)).to(grad.dtype))
-    grad.addcmul_(units, (-by_row * cos.values).to(grad.dtype))
+    grad.addcmul_(signs, by_row / torch.where(cos.valid, cos.mask_norms, 1.0))
+    grad.addcmul_(units, -by_row * cos.values)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pof.magnitude import Cut, cut_between, find_cut, magnitude_bits
+from pof.magnitude import Cut, cut_between, find_cut, in_memory_order, magnitude_bits
 
 SMALLEST = 1 << 16
 """Below this many weights a search is quick, and the table of runs would cost more than it saves."""
@@ -48,7 +48,7 @@ class Ladder:
         return cut_between(self._keys(), count, self._bits(count - 1), self._bits(count))
 
     def _sort(self, keys: Tensor) -> None:
-        ordered = np.sort(magnitude_bits(keys).numpy())
+        ordered = np.sort(in_memory_order(magnitude_bits(keys)).numpy())
         self._low = ordered.astype(np.uint16)
         high = ordered >> 16
         self._starts = np.flatnonzero(np.diff(high, prepend=-1)).astype(np.int32)

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from pof.errors import PofError
-from pof.hypersign import add_ltr_gradient, cosines, ltr, mask_rows
+from pof.hypersign import Cosines, add_ltr_gradient, cosines, ltr, shortfall
 from pof.magnitude import check_sparsity, find_cut, keep_mask, prune_count, zero_smallest
 from pof.planning import Plan
 from pof.planning import plan as make_plan
 from pof.rows import row_norms, unit_rows
+from pof.scratch import Scratch
 
 
 class Penalty:
@@ -59,6 +60,7 @@ class Penalty:
         self._weights = chosen.parameters(model)
         self._kept: dict[str, Tensor] = {}
         self._found_at: int | None = None
+        self._scratch = Scratch()
         self._last: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
 
     def tr(self, step: int) -> float:
@@ -84,7 +86,7 @@ class Penalty:
     def layers(self) -> dict[str, dict[str, float]]:
         """For logging, as of the last call: a weight's mean cosine, and its L_tr divided by its number of rows."""
         return {
-            name: {"mean_cosine": float(mean), "term_per_row": float(term / rows.clamp(min=1))}
+            name: {"mean_cosine": float(mean), "term_per_row": float(term / rows)}
             for name, (mean, term, rows) in self._last.items()
         }
 
@@ -110,43 +112,45 @@ class Penalty:
 
     def _kept_units(self, name: str, units: Tensor, step: int) -> Tensor:
         """The unit rows with what the mask at `step` prunes set to zero."""
+        kept = self._scratch.like(units, "kept")
         if name in self._kept:
-            return units * self._kept[name]
-        flat = units.reshape(self._entries[name].shape)
-        cut = find_cut(flat, prune_count(flat.numel(), self.tr(step)))
+            return torch.mul(units, self._kept[name], out=kept)
+        shape = self._entries[name].shape
+        flat = units.view(shape)
+        cut = find_cut(flat, prune_count(flat.numel(), self.tr(step)), self._scratch)
         if self.refresh > 1:
-            self._kept[name] = keep_mask(flat, cut).reshape(units.shape)
-        return zero_smallest(flat, cut).reshape(units.shape)
+            self._kept[name] = keep_mask(flat, cut).view(units.shape)
+        zero_smallest(flat, cut, out=kept.view(shape))
+        return kept
 
     def _differentiable(self, name: str, step: int) -> Tensor:
         rows, dims = self._entries[name].rows(self._weights[name])
         with torch.no_grad():
-            kept = self._kept_units(name, unit_rows(rows, row_norms(rows, dims)), step)
-            signs, norms = mask_rows(kept, dims)
+            signs = self._kept_units(name, unit_rows(rows, row_norms(rows, dims)), step).sign()
         # A row of zeros has no direction; its norm is replaced before the root, or its gradient would be 0/0.
-        squares = rows.to(norms.dtype).square().sum(dims, keepdim=True)
+        squares = rows.to(signs.dtype).square().sum(dims, keepdim=True)
         units = rows / torch.where(squares > 0, squares, 1.0).sqrt()
-        cos = cosines(units, signs, norms, dims)
-        return self._noted(name, ltr(cos), cos.values, cos.valid)
+        cos = cosines(units * signs, signs, dims)
+        return self._noted(name, cos)
 
     def _with_gradient(self, name: str, step: int, scale: Tensor | float) -> Tensor:
         entry, weight = self._entries[name], self._weights[name]
         rows, dims = entry.rows(weight)
         lengths = row_norms(rows, dims)
-        units = unit_rows(rows, lengths)
+        units = unit_rows(rows, lengths, out=self._scratch.like(rows, "units", lengths.dtype))
         kept = self._kept_units(name, units, step)
-        signs, norms = mask_rows(kept, dims)
-        cos = cosines(units, signs, norms, dims)
+        signs = torch.sign(kept, out=self._scratch.like(kept, "signs"))
+        cos = cosines(kept.mul_(signs), signs, dims)
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
         grad = entry.rows(weight.grad)[0]
-        add_ltr_gradient(grad, units, lengths, signs, norms, cos, self.weight * scale)
-        return self._noted(name, ltr(cos), cos.values, cos.valid)
+        add_ltr_gradient(grad, units, lengths, signs, cos, self.weight * scale)
+        return self._noted(name, cos)
 
-    def _noted(self, name: str, term: Tensor, values: Tensor, valid: Tensor) -> Tensor:
-        rows = valid.sum()
-        mean = torch.where(valid, values.detach(), 0.0).sum() / rows.clamp(min=1)
-        self._last[name] = (mean, term.detach(), rows)
+    def _noted(self, name: str, cos: Cosines) -> Tensor:
+        term = ltr(cos)
+        rows = cos.valid.sum().clamp(min=1)
+        self._last[name] = (1.0 + shortfall(cos).detach() / rows, term.detach(), rows)
         return term
 
     def _total(self, terms: Iterable[Tensor]) -> Tensor:

@@ -1,0 +1,92 @@
+"""How fast a ResNet-50 changes its sparsity, beside torch's own pruning and beside a plain copy of the weights.
+
+    python bench/switch_sparsity.py [--rounds 7] [--threads 1]
+
+Prints JSON. Each figure is the median over rounds in which every candidate runs once; the sparsities of a round are new
+to pof ("new") or have been used before ("seen").
+"""
+
+import argparse
+import json
+import time
+
+import torch
+from timing import interleaved, machine
+from torch import nn
+from torch.nn.utils import prune as torch_prune
+
+import pof
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+
+    model = pof.models.resnet50()
+    elastic = pof.Elastic(model)
+    start = time.perf_counter()
+    elastic.prune(0.5)
+    first_call = time.perf_counter() - start
+
+    peer_layers = _peer_layers(elastic.plan)
+    copies = [(torch.empty_like(p), p.detach()) for p in elastic.plan.parameters(model).values()]
+    fresh = iter(0.3 + 0.0007 * i for i in range(1, 10_000))
+    seen = [0.9, 0.7]
+    for sparsity in seen:
+        elastic.prune(sparsity)
+
+    def switch_seen() -> None:
+        seen.reverse()
+        elastic.prune(seen[0])
+
+    seconds = interleaved(
+        {
+            "torch l1_unstructured + remove": lambda: _torch_prune(peer_layers, 0.7),
+            "pof, new sparsity": lambda: elastic.prune(next(fresh)),
+            "pof, sparsity seen before": switch_seen,
+            "pof, recover": lambda: elastic.recover(0.3, next(fresh)),
+            "pof, restore": elastic.restore,
+            "plain copy": lambda: [target.copy_(source) for target, source in copies],
+        },
+        options.rounds,
+    )
+    new, copy = seconds["pof, new sparsity"], seconds["plain copy"]
+    weights = elastic.plan.weights
+    result = {
+        "bench": "switch_sparsity",
+        "model": "resnet50",
+        "weights": weights,
+        "milliseconds": {name: round(value * 1e3, 2) for name, value in seconds.items()},
+        "first_call_milliseconds": round(first_call * 1e3, 1),
+        "times_faster_than_torch": round(seconds["torch l1_unstructured + remove"] / new, 1),
+        "times_a_plain_copy": round(new / copy, 2),
+        "bytes_a_weight_beside_the_dense_copy": round(elastic.nbytes / weights, 4),
+        "rounds": options.rounds,
+        "machine": machine(),
+    }
+    print(json.dumps(result, indent=2))
+
+
+def _peer_layers(plan: pof.Plan) -> list[nn.Module]:
+    """Layers of the same shapes, so that torch's pruning leaves the model under test alone."""
+    layers = []
+    for entry in plan:
+        layer = nn.Module()
+        layer.weight = nn.Parameter(torch.randn(entry.shape))
+        layers.append(layer)
+    return layers
+
+
+def _torch_prune(layers: list[nn.Module], sparsity: float) -> None:
+    for layer in layers:
+        torch_prune.l1_unstructured(layer, "weight", amount=sparsity)
+        torch_prune.remove(layer, "weight")
+
+
+if __name__ == "__main__":
+    main()
