@@ -39,15 +39,15 @@ def write_statistics(model: nn.Module, statistics: Statistics) -> None:
 
 
 class StateStatistics:
-    """The statistics of a model by state: each state has its own once they were changed in it, else those of `default`.
+    """The statistics of a model by state: each state has its own once they were changed in it, else the original ones.
 
-    Keys are any hashable name of a state.
+    The original ones are those that the model has when this is made. A state is any hashable name.
     """
 
-    def __init__(self, model: nn.Module, default: Hashable) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._default = self._loaded = default
-        self._known: dict[Hashable, Statistics] = {default: read_statistics(model)}
+        self._original = self._loaded = read_statistics(model)
+        self._own: dict[Hashable, Statistics] = {}
         self._seen = self._versions()
 
     def leave(self, state: Hashable) -> None:
@@ -58,15 +58,19 @@ class StateStatistics:
                 "normalisation layers were added or removed: elastic.refresh() takes the present model as the dense one"
             )
         if versions != self._seen:
-            self._known[state] = read_statistics(self._model)
-            self._loaded, self._seen = state, versions
+            self._own[state] = self._loaded = read_statistics(self._model)
+            self._seen = versions
 
     def enter(self, state: Hashable) -> None:
         """Load the statistics of `state`; the present ones are those that `leave` saw last."""
-        wanted = state if state in self._known else self._default
-        if wanted != self._loaded:
-            write_statistics(self._model, self._known[wanted])
+        wanted = self._own.get(state, self._original)
+        if wanted is not self._loaded:
+            write_statistics(self._model, wanted)
             self._loaded, self._seen = wanted, self._versions()
+
+    def forget(self, state: Hashable) -> None:
+        """Let `state` have the original statistics again, from when it is next entered."""
+        self._own.pop(state, None)
 
     def _versions(self) -> list[tuple[int, int]]:
         return [(buffer.data_ptr(), buffer._version) for buffer in buffers(self._model)]

@@ -127,14 +127,15 @@ class Elastic:
         self._go(checked_state(sp2, sp1))
 
     def restore(self, *, discard: bool = False) -> None:
-        """Back to the dense weights and BatchNorm statistics, bit for bit.
+        """Back to the dense weights and BatchNorm statistics that the model had at first, bit for bit.
 
         `discard=True` does so also when somebody else changed the weights meanwhile, and throws that change away.
         """
         if discard:
             self._force_dense()
-        else:
-            self._go(DENSE)
+            return
+        self._go(DENSE)
+        self._original_statistics()
 
     @contextmanager
     def at(self, sparsity: float, recover_from: float | None = None) -> Iterator["Elastic"]:
@@ -169,7 +170,7 @@ class Elastic:
         self._weights = [ElasticWeight(entry, parameters[entry.name], self.magnitudes) for entry in self.plan]
         self._counts: dict[State, list[tuple[int, int]]] = {}
         self._state = DENSE
-        self._statistics = StateStatistics(self._model, DENSE)
+        self._statistics = StateStatistics(self._model)
 
     def _go(self, state: State) -> None:
         """Put the model into `state`. Whatever can fail comes before the first write."""
@@ -227,9 +228,13 @@ class Elastic:
         for live, weight in targets:
             if live is not None and weight.has_copy:
                 live.copy_(weight.dense())
-        self._statistics.leave(self._state)
-        self._statistics.enter(DENSE)
+        self._original_statistics()
         self.refresh()
+
+    def _original_statistics(self) -> None:
+        self._statistics.leave(self._state)
+        self._statistics.forget(DENSE)
+        self._statistics.enter(DENSE)
 
 
 def _reusable(globs: Iterable[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pof.magnitude import Cut, cut_between, find_cut, in_memory_order, magnitude_bits
+from pof.magnitude import Cut, cut_above, cut_through, find_cut, in_memory_order, magnitude_bits
 
 SMALLEST = 1 << 16
 """Below this many weights a search is quick, and the table of runs would cost more than it saves."""
@@ -45,7 +45,10 @@ class Ladder:
             self._sort(keys)
         if not 0 < count < len(self._low):
             return find_cut(self._keys(), count)
-        return cut_between(self._keys(), count, self._bits(count - 1), self._bits(count))
+        last_pruned = self._bits(count - 1)
+        if last_pruned < self._bits(count):
+            return cut_above(self._keys(), last_pruned)
+        return cut_through(self._keys(), last_pruned, count - self._rank(last_pruned))
 
     def _sort(self, keys: Tensor) -> None:
         ordered = np.sort(in_memory_order(magnitude_bits(keys)).numpy())
@@ -57,3 +60,10 @@ class Ladder:
     def _bits(self, rank: int) -> int:
         run = int(np.searchsorted(self._starts, rank, side="right")) - 1
         return (int(self._high[run]) << 16) | int(self._low[rank])
+
+    def _rank(self, bits: int) -> int:
+        """How many magnitudes are smaller than the one with these bits, which is in the ladder."""
+        run = int(np.searchsorted(self._high, bits >> 16))
+        start = int(self._starts[run])
+        end = int(self._starts[run + 1]) if run + 1 < len(self._starts) else len(self._low)
+        return start + int(np.searchsorted(self._low[start:end], bits & 0xFFFF))

@@ -94,25 +94,29 @@ def find_cut(values: Tensor, count: int, scratch: Scratch | None = None) -> Cut:
         return Cut(math.inf, values.numel())
     bits = in_memory_order(magnitude_bits(values, scratch))
     if bits.device.type == "cpu":
-        parted = bits.numpy()
-        parted.partition(count - 1)
-        last_pruned, first_kept = int(parted[count - 1]), int(parted[count:].min())
-    else:
-        last_pruned, first_kept = (int(torch.kthvalue(bits, k).values) for k in (count, count + 1))
-    return cut_between(values, count, last_pruned, first_kept)
-
-
-def cut_between(values: Tensor, count: int, last_pruned: int, first_kept: int) -> Cut:
-    """The cut after `count` magnitudes, given the bits of the last pruned and of the first kept one."""
-    value = bits_to_magnitude(last_pruned, values.dtype)
+        ordered = bits.numpy()
+        ordered.partition(count - 1)
+        last_pruned = int(ordered[count - 1])
+        if last_pruned < int(ordered[count:].min()):
+            return cut_above(values, last_pruned)
+        return cut_through(values, last_pruned, int(np.count_nonzero(ordered[:count] == last_pruned)))
+    last_pruned, first_kept = (int(torch.kthvalue(bits, k).values) for k in (count, count + 1))
     if last_pruned < first_kept:
-        return Cut(value, values.numel())
-    bits = magnitude_bits(values).reshape(-1)
-    smaller = int((bits < last_pruned).sum())
-    tied = bits == last_pruned
+        return cut_above(values, last_pruned)
+    return cut_through(values, last_pruned, count - int((bits < last_pruned).sum()))
+
+
+def cut_above(values: Tensor, last_pruned: int) -> Cut:
+    """The cut just above the magnitude whose bits are `last_pruned`."""
+    return Cut(bits_to_magnitude(last_pruned, values.dtype), values.numel())
+
+
+def cut_through(values: Tensor, tied: int, pruned: int) -> Cut:
+    """The cut through the magnitudes whose bits are `tied`: the first `pruned` of them, by index, are pruned."""
+    equal = magnitude_bits(values).reshape(-1) == tied
     # numpy finds a few among many several times faster.
-    places = np.flatnonzero(tied.numpy()) if tied.device.type == "cpu" else torch.nonzero(tied).view(-1)
-    return Cut(value, int(places[count - smaller - 1]) + 1)
+    places = np.flatnonzero(equal.numpy()) if equal.device.type == "cpu" else torch.nonzero(equal).view(-1)
+    return Cut(bits_to_magnitude(tied, values.dtype), int(places[pruned - 1]) + 1)
 
 
 def zero_smallest(values: Tensor, cut: Cut, out: Tensor | None = None) -> Tensor:
@@ -155,8 +159,9 @@ def share_globally(layers: Sequence[Tensor], sparsity: float) -> list[int]:
     total = prune_count(sum(sizes), sparsity)
     most = [size - max(1, math.ceil(GLOBAL_FLOOR * size)) for size in sizes]
     if total > sum(most):
+        reach = math.floor(sum(most) / sum(sizes) * 1e4) / 1e4
         raise PofError(
-            f"sparsity={sparsity:g} is more than {sum(most) / sum(sizes):.4g}, the most that scope='global' reaches "
+            f"sparsity={sparsity:g} is more than {reach:g}, the most that scope='global' reaches "
             f"when each layer keeps {GLOBAL_FLOOR:.0%} of its weights: use scope='layer'"
         )
     # The largest `size - most` of each layer take no part, so what is left is one plain ranking.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from pof.models.cifar_resnet import CifarResNet, resnet20, resnet32, resnet44, resnet56
+from pof.models.digits_convnet import digits_convnet
 from pof.models.mobilenet_v2 import MobileNetV2, mobilenet_v2, mobilenet_v2_cifar
 from pof.models.resnet import ResNet, resnet18, resnet34, resnet50
 
@@ -20,6 +21,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet32": resnet32,
     "resnet44": resnet44,
     "resnet56": resnet56,
+    "digits_convnet": digits_convnet,
 }
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "CifarResNet",
     "MobileNetV2",
     "ResNet",
+    "digits_convnet",
     "mobilenet_v2",
     "mobilenet_v2_cifar",
     "resnet18",

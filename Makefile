@@ -1,0 +1,42 @@
+# Each target sets up what it needs; `make` alone lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/ready ## the virtual environment in .venv, from pyproject.toml and constraints.txt
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup ## the whole method on handwritten digits, in under a minute
+	@$(BIN)/pof demo
+
+test: setup ## all tests, with coverage
+	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report term
+
+check: setup ## what CI runs: format, lint, types, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) --no-print-directory test
+
+format: setup ## rewrite the code in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## the measured bars, as JSON in results/
+	$(BIN)/python bench/switch_sparsity.py > results/switch_sparsity.json.new
+	mv results/switch_sparsity.json.new results/switch_sparsity.json
+	$(BIN)/python bench/training_step.py > results/training_step.json.new
+	mv results/training_step.json.new results/training_step.json
+	cat results/switch_sparsity.json results/training_step.json
+
+clean: ## remove the virtual environment and what tools left behind
+	rm -rf .venv .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist src/*.egg-info

@@ -1,0 +1,15 @@
+"""Settings for all tests."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread_a_worker() -> None:
+    # The suite runs in as many processes as there are cores; more threads would only wait for each other.
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
