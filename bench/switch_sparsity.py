@@ -11,11 +11,11 @@ import json
 import time
 
 import torch
-from timing import interleaved, machine
 from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 import pof
+from timing import interleaved, machine
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable
 
 import torch
-from timing import interleaved, machine
 from torch.nn import functional as F
 
 import pof
+from timing import interleaved, machine
 
 
 def main() -> None:

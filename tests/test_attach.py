@@ -164,13 +164,40 @@ def test_half_precision_follows_the_loss_form_to_its_own_precision() -> None:
         torch.testing.assert_close(left, right, rtol=0.02, atol=4e-3)
 
 
+def channels_last(model: nn.Module) -> None:
+    model.to(memory_format=torch.channels_last)
+
+
+def transposed_in_memory(model: nn.Module) -> None:
+    for layer in (model[2], model[4], model[6]):
+        layer.weight = nn.Parameter(layer.weight.data.transpose(0, 1).contiguous().transpose(0, 1))
+
+
+def with_gaps(model: nn.Module) -> None:
+    for layer in (model[2], model[4], model[6]):
+        layer.weight = nn.Parameter(layer.weight.data.repeat_interleave(2, dim=1)[:, ::2])
+
+
+@pytest.mark.parametrize("lay_out", [channels_last, transposed_in_memory, with_gaps])
+def test_the_layout_in_memory_makes_no_difference(lay_out: Callable[[nn.Module], None]) -> None:
+    model = small_model()
+    lay_out(model)
+    strides = [p.stride() for p in model.parameters()]
+    assert strides != [p.stride() for p in small_model().parameters()]
+    optimizer = sgd(model.parameters())
+    pof.attach(model, optimizer, **SETTINGS)
+    plain_steps(model, optimizer, batches())
+    assert [p.stride() for p in model.parameters()] == strides
+    assert_same(model, loss_form())
+
+
 def test_what_to_log_is_that_of_the_last_step() -> None:
     model = small_model()
     optimizer = sgd(model.parameters())
     attached = pof.attach(model, optimizer, **SETTINGS)
     plain_steps(model, optimizer, batches(2))
     penalty = pof.Penalty(model, **SETTINGS)
-    expected = float(penalty(2))
+    expected = penalty(2).item()
     plain_steps(model, optimizer, batches(1))
     assert attached.step == 3
     assert float(attached.value) == pytest.approx(expected, rel=1e-6)
@@ -212,9 +239,9 @@ def test_a_closures_loss_includes_the_penalty() -> None:
     optimizer = sgd(model.parameters())
     pof.attach(model, optimizer, **SETTINGS)
     (x, y), penalty = batches(1)[0], pof.Penalty(model, **SETTINGS)
-    expected = float(F.cross_entropy(model(x), y) + penalty(0))
+    expected = (F.cross_entropy(model(x), y) + penalty(0)).item()
     (loss,) = train_by_closure(model, optimizer, "position", [(x, y)])
-    assert float(loss) == pytest.approx(expected, rel=1e-6)
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_closure_may_return_a_plain_number() -> None:
@@ -227,7 +254,7 @@ def test_a_closure_may_return_a_plain_number() -> None:
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
-            return float(loss)
+            return loss.item()
 
         optimizer.step(closure)
     assert_same(model, loss_form())
@@ -254,8 +281,7 @@ def test_lbfgs_calls_its_closure_many_times(search: str | None) -> None:
         plain.step(closure)
         sphere.project()
     assert attached.step == 3, "a step is a step, however often it looks at the loss"
-    for left, right in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+    assert_same(model, other)
 
 
 def test_a_closure_without_gradients_leaves_the_model_alone() -> None:
@@ -341,10 +367,10 @@ def test_a_step_that_overflows_is_skipped_and_not_counted(name: str) -> None:
     model = small_model()
     optimizer = OPTIMIZERS[name](model.parameters())
     attached = pof.attach(model, optimizer, **SETTINGS)
-    still = scaled_steps(model, optimizer, [overflow, *good[:2], overflow, *good[2:]])
+    still = scaled_steps(model, optimizer, [*good[:2], overflow, *good[2:]])
     assert attached.step == STEPS
     assert_same(model, loss_form(OPTIMIZERS[name]))
-    assert still == [True, False, False, True, False, False, False, False], "a skipped step changes not a bit"
+    assert still == [False, False, True, False, False, False, False], "a skipped step changes not a bit"
 
 
 # Other people's trainers
@@ -461,9 +487,12 @@ class Wrapper:
         self.optimizer.zero_grad()
 
 
-def test_the_hooks_go_to_the_innermost_optimizer() -> None:
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_hooks_go_to_the_innermost_optimizer(depth: int) -> None:
     model = small_model()
-    wrapped: Any = Wrapper(Wrapper(sgd(model.parameters())))
+    wrapped: Any = sgd(model.parameters())
+    for _ in range(depth):
+        wrapped = Wrapper(wrapped)
     pof.attach(model, wrapped, **SETTINGS)
     plain_steps(model, wrapped, batches())
     assert_bit_equal(model, with_attach())
@@ -569,7 +598,7 @@ def test_remove_ends_it() -> None:
     plain_steps(model, optimizer, batches(2))
     plain = copy.deepcopy(model)
     other = sgd(plain.parameters())
-    other.load_state_dict(optimizer.state_dict())
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     attached.remove()
     plain_steps(model, optimizer, batches(3))
     plain_steps(plain, other, batches(3))
@@ -602,15 +631,15 @@ def test_a_resumed_training_is_bit_equal(refresh: int) -> None:
 
 
 def test_a_resume_without_its_state_would_be_another_training() -> None:
-    """The two tests above and below mean something only if the state matters."""
+    """The test above means something only if the state matters."""
     data, model = batches(), small_model()
     optimizer = sgd(model.parameters())
     pof.attach(model, optimizer, **SETTINGS)
     plain_steps(model, optimizer, data[:3])
     forgetful = copy.deepcopy(model)
-    plain_steps(model, optimizer, data[3:])
     other = sgd(forgetful.parameters())
-    other.load_state_dict(optimizer.state_dict())
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    plain_steps(model, optimizer, data[3:])
     pof.attach(forgetful, other, **SETTINGS)
     plain_steps(forgetful, other, data[3:])
     assert not torch.allclose(forgetful[2].weight, model[2].weight, atol=1e-4)

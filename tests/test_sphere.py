@@ -42,7 +42,8 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, after:
 
 def plain_rows(name: str, weight: Tensor) -> list[Tensor]:
     """Every row of a weight of `small_convnet`, flat, by plain indexing."""
-    if name == "4.weight":  # Transposed, two groups: the inputs 0-2 make the outputs 0-1, the inputs 3-5 the outputs 2-3.
+    # Transposed, two groups: the inputs 0-2 make the outputs 0-1, the inputs 3-5 the outputs 2-3.
+    if name == "4.weight":
         return [weight[inputs, out].flatten() for inputs in (slice(0, 3), slice(3, 6)) for out in range(2)]
     return [row.flatten() for row in weight]
 

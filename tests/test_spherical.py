@@ -40,22 +40,22 @@ def conv_of(options: dict[str, Any], mode: str = "patch") -> SphericalConv2d:
     return conv
 
 
-def patches(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-    """The padded input, and for each output position the patch that it sees, by plain slicing."""
-    (above, beside) = conv.padding
+def patches(conv: nn.Conv2d, x: Tensor) -> list[list[Tensor]]:
+    """For each output position of one sample the patch that it sees, by plain slicing."""
+    above, beside = conv.padding
     padded = F.pad(x, (beside, beside, above, above), mode=PADDING[conv.padding_mode])
     high, wide = (d * (k - 1) + 1 for d, k in zip(conv.dilation, conv.kernel_size, strict=True))
     tops = range(0, padded.shape[-2] - high + 1, conv.stride[0])
     lefts = range(0, padded.shape[-1] - wide + 1, conv.stride[1])
-    return padded, [
+    return [
         [padded[:, top : top + high : conv.dilation[0], left : left + wide : conv.dilation[1]] for left in lefts]
         for top in tops
     ]
 
 
 def by_loop(conv: nn.Conv2d, sample: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
-    """y = <w, x> / norm(x) + b for each filter and each patch x of one sample; a group sees its own channels only."""
-    _, seen = patches(conv, sample)
+    """<w, x> / norm(x) + b for each filter w and each patch x of one sample; a group sees its own channels only."""
+    seen = patches(conv, sample)
     out = torch.empty(conv.out_channels, len(seen), len(seen[0]), dtype=sample.dtype)
     inputs, outputs = conv.in_channels // conv.groups, conv.out_channels // conv.groups
     for unit, (i, row) in itertools.product(range(conv.out_channels), enumerate(seen)):
@@ -73,7 +73,7 @@ def by_loop(conv: nn.Conv2d, sample: Tensor, norm: Callable[[Tensor], Tensor]) -
 def test_patch_mode_is_the_plain_loop(name: str) -> None:
     conv = conv_of(CONVOLUTIONS[name])
     x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
-    x[0, :, :3] = 0, "patches of zeros too"
+    x[0, :, :3] = 0  # patches of zeros too
     expected = torch.stack([by_loop(conv, sample, lambda p: (p.square().sum() + EPS).sqrt()) for sample in x])
     torch.testing.assert_close(conv(x), expected)
     torch.testing.assert_close(conv(x[1]), expected[1], msg="an input without a batch dimension")
@@ -94,6 +94,15 @@ def test_sample_mode_is_its_formula(name: str) -> None:
         expected.append(by_loop(conv, sample, lambda _, norm=norm: norm))
     torch.testing.assert_close(conv(x), torch.stack(expected))
     torch.testing.assert_close(conv(x[1]), expected[1])
+
+
+@torch.no_grad()
+def test_padding_by_word() -> None:
+    x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    torch.testing.assert_close(conv_of({"padding": "same"})(x), conv_of({"padding": 1})(x))
+    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.Conv2d(4, 4, 3, padding="same"))
+    normalize_inputs(model)
+    assert model(torch.randn(1, 1, 5, 5)).shape == (1, 4, 5, 5)
 
 
 @torch.no_grad()
@@ -126,7 +135,7 @@ def test_with_unit_rows_the_outputs_are_cosines() -> None:
     conv.weight /= conv.weight.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
     x = 10 * torch.randn(1, 4, 6, 6, dtype=torch.float64)
     assert conv(x).abs().max() <= 1
-    x[:, :, 2:5, 1:4] = 50 * conv.weight[2], "a patch that points where the filter does"
+    x[:, :, 2:5, 1:4] = 50 * conv.weight[2]  # a patch that points where the filter does
     assert conv(x)[0, 2, 3, 2].item() == pytest.approx(1, abs=1e-6)
 
 
@@ -152,6 +161,25 @@ def test_gradients_are_finite_and_right(layer: str) -> None:
     zeros = torch.zeros(2, 4, 3, 4, dtype=torch.float64, requires_grad=True)
     module(zeros).sum().backward()
     assert zeros.grad.isfinite().all(), "EPS keeps a patch of zeros from 0/0"
+
+
+@pytest.mark.parametrize("how", ["autocast", "autocast of a half input", "half"])
+@pytest.mark.parametrize("layer", ["patch", "sample", "linear"])
+@torch.no_grad()
+def test_half_precision_does_not_overflow_the_norm(layer: str, how: str) -> None:
+    torch.manual_seed(0)
+    if layer == "linear":
+        module, x = SphericalLinear(2048, 4), 8 * torch.randn(3, 2048)
+    else:
+        module, x = conv_of({"in_channels": 512}, layer).float(), 8 * torch.randn(2, 512, 4, 4)
+    expected = module(x)
+    # The sum of squares, 64 * 2048 and more, is beyond float16; its root is not.
+    if how == "half":
+        output = module.half()(x.half())
+    else:
+        with torch.autocast("cpu", dtype=torch.float16):
+            output = module(x.half() if "half" in how else x)
+    torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.001)
 
 
 class Net(nn.Module):
@@ -213,13 +241,12 @@ def test_a_swapped_layer_computes_with_the_settings_of_the_old_one(mode: Any) ->
     model = nn.Sequential(
         nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, (3, 2), (1, 2), (2, 1), (1, 2), 2, padding_mode="circular")
     )
-    old = model[1]
+    state = copy.deepcopy(model[1].state_dict())
     normalize_inputs(model, mode)
     new = SphericalConv2d(4, 4, (3, 2), (1, 2), (2, 1), (1, 2), 2, padding_mode="circular")
-    new.load_state_dict(old.state_dict())
+    new.load_state_dict(state)
     new.mode = mode
     x = torch.randn(2, 4, 6, 5)
-    assert model[1] is not old
     torch.testing.assert_close(model[1](x), new(x))
 
 
@@ -299,7 +326,7 @@ def test_copies_and_files(mode: Any) -> None:
     state = torch.load(buffer, weights_only=True)
     torch.manual_seed(1)
     other = Net().eval()
-    other.load_state_dict(state), "the keys are those of the plain model"
+    other.load_state_dict(state)  # the keys are those of the plain model
     normalize_inputs(other, mode)
     assert torch.equal(other(X), expected)
     torch.manual_seed(2)
@@ -330,7 +357,7 @@ def test_an_unknown_mode_is_refused(mode: Any) -> None:
 
 def test_nothing_to_swap_is_an_error() -> None:
     only_a_classifier = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 4))
-    with pytest.raises(PofError, match="no layer to swap.*use include"):
+    with pytest.raises(PofError, match=r"no layer to swap.*use include"):
         normalize_inputs(only_a_classifier)
     assert normalize_inputs(only_a_classifier, include=["2"]) == ["2"]
 

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from pof import calibrate as bn
 from pof.calibrate import StateStatistics
 from pof.errors import WeightsChangedError
+from pof.globs import as_globs
 from pof.hold import hold_zeros
 from pof.planning import Plan, plan, unwrap
 from pof.states import DENSE, Magnitudes, Scope, State, band_counts, check_choice, checked_state
@@ -85,7 +86,7 @@ class Elastic:
         self.scope: Scope = scope
         self.magnitudes: Magnitudes = magnitudes
         self._model = unwrap(model) if isinstance(model, nn.Module) else model
-        self._globs = {"include": _reusable(include), "exclude": _reusable(exclude)}
+        self._globs = {"include": as_globs(include), "exclude": as_globs(exclude)}
         self._sparsities = dict(sparsities or {})
         self.refresh()
 
@@ -235,7 +236,3 @@ class Elastic:
         self._statistics.leave(self._state)
         self._statistics.forget(DENSE)
         self._statistics.enter(DENSE)
-
-
-def _reusable(globs: Iterable[str]) -> tuple[str, ...]:
-    return (globs,) if isinstance(globs, str) else tuple(globs)

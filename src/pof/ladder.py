@@ -22,6 +22,7 @@ class Ladder:
     def __init__(self, keys: Callable[[], Tensor]) -> None:
         self._keys = keys
         self._cuts: dict[int, Cut] = {}
+        self._sorted = False
         self._low = np.empty(0, np.uint16)
         self._high = np.empty(0, np.uint16)
         self._starts = np.empty(0, np.int32)
@@ -38,24 +39,26 @@ class Ladder:
         return self._cuts[count]
 
     def _find(self, count: int) -> Cut:
-        if not len(self._low):
-            keys = self._keys()
-            if keys.numel() < SMALLEST or keys.dtype is torch.float64 or keys.device.type != "cpu":
-                return find_cut(keys, count)
+        keys = self._keys()
+        if not self._sorted and _pays(keys):
             self._sort(keys)
         if not 0 < count < len(self._low):
-            return find_cut(self._keys(), count)
+            return find_cut(keys, count)
         last_pruned = self._bits(count - 1)
         if last_pruned < self._bits(count):
-            return cut_above(self._keys(), last_pruned)
-        return cut_through(self._keys(), last_pruned, count - self._rank(last_pruned))
+            return cut_above(keys, last_pruned)
+        return cut_through(keys, last_pruned, count - self._rank(last_pruned))
 
     def _sort(self, keys: Tensor) -> None:
         ordered = np.sort(in_memory_order(magnitude_bits(keys)).numpy())
-        self._low = ordered.astype(np.uint16)
         high = ordered >> 16
         self._starts = np.flatnonzero(np.diff(high, prepend=-1)).astype(np.int32)
         self._high = high[self._starts].astype(np.uint16)
+        # The few largest magnitudes make room for the table of runs: two bytes a weight in all. Counts that reach
+        # them (sparsities of 99 % and more) are searched for.
+        runs = (self._starts.nbytes + self._high.nbytes) // 2
+        self._low = ordered[: max(0, len(ordered) - runs)].astype(np.uint16)
+        self._sorted = True
 
     def _bits(self, rank: int) -> int:
         run = int(np.searchsorted(self._starts, rank, side="right")) - 1
@@ -67,3 +70,7 @@ class Ladder:
         start = int(self._starts[run])
         end = int(self._starts[run + 1]) if run + 1 < len(self._starts) else len(self._low)
         return start + int(np.searchsorted(self._low[start:end], bits & 0xFFFF))
+
+
+def _pays(keys: Tensor) -> bool:
+    return keys.numel() >= SMALLEST and keys.dtype is not torch.float64 and keys.device.type == "cpu"

@@ -6,8 +6,6 @@ Every convolution and linear layer takes part, subclasses too, but the first con
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 
 from pof.errors import PlanError
+from pof.globs import as_globs, matches, refuse_unmatched
 from pof.magnitude import SUPPORTED_DTYPES, check_sparsity
 from pof.table import text_table
 
@@ -37,6 +36,11 @@ class Entry:
     """Fixed for this weight whenever the model is not dense; None follows what is asked for."""
     tied: tuple[str, ...] = ()
     """Other names of the same weight."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the weight."""
+        return (self.name, *self.tied)
 
     @property
     def weights(self) -> int:
@@ -115,10 +119,13 @@ def plan(
     bare = unwrap(model)
     _refuse_sharded(bare)
     found, left_out = _find(bare)
-    include, exclude = _checked_globs(include, "include", found), _checked_globs(exclude, "exclude", found)
+    include, exclude = as_globs(include), as_globs(exclude)
+    known = [entry.names for entry, _ in found]
+    refuse_unmatched(include, "include", known)
+    refuse_unmatched(exclude, "exclude", known)
     entries = []
     for entry, first in found:
-        if _matches(entry, exclude) or (include and not _matches(entry, include)):
+        if matches(entry.names, exclude) or (include and not matches(entry.names, include)):
             left_out.append((entry.name, "excluded"))
         elif first and not include:
             left_out.append((entry.name, FIRST))
@@ -211,43 +218,12 @@ def _refuse_unprunable(name: str, weight: nn.Parameter) -> None:
         raise PlanError(f"weight {name!r} is {what}: pof prunes dense {kinds}; prune before quantising, or exclude it")
 
 
-def _checked_globs(globs: Iterable[str], what: str, found: Iterable[tuple[Entry, bool]]) -> tuple[str, ...]:
-    checked = (globs,) if isinstance(globs, str) else tuple(globs)
-    entries = [entry for entry, _ in found]
-    for glob in checked:
-        _must_match(glob, what, entries)
-    return checked
-
-
-def _must_match(glob: str, what: str, entries: Iterable[Entry]) -> list[Entry]:
-    entries = list(entries)
-    matched = [entry for entry in entries if _matches(entry, (glob,))]
-    if not matched:
-        known = [path for entry in entries for path in _paths(entry.name)]
-        close = get_close_matches(str(glob), known, n=1, cutoff=0.0)
-        hint = f"; the nearest name is {close[0]!r}" if close else ""
-        raise PlanError(
-            f"{what}={glob!r} matches no weight or module of the plan{hint}: print(pof.plan(model)) lists them"
-        )
-    return matched
-
-
-def _matches(entry: Entry, globs: Iterable[str]) -> bool:
-    paths = [path for name in (entry.name, *entry.tied) for path in _paths(name)]
-    return any(fnmatchcase(path, glob) for glob in globs for path in paths)
-
-
-def _paths(name: str) -> list[str]:
-    """The weight's name and those of the modules that hold it, so that `layer4` stands for all that is in it."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
-
-
 def _with_sparsities(entries: list[Entry], sparsities: Mapping[str, float]) -> list[Entry]:
+    refuse_unmatched(sparsities, "sparsities", [entry.names for entry in entries])
     fixed: dict[str, float] = {}
     for glob, value in sparsities.items():
         sparsity = check_sparsity(value, f"sparsities[{glob!r}]")
-        fixed.update((entry.name, sparsity) for entry in _must_match(glob, "sparsities", entries))
+        fixed.update((entry.name, sparsity) for entry in entries if matches(entry.names, (glob,)))
     return [replace(entry, sparsity=fixed.get(entry.name)) for entry in entries]
 
 

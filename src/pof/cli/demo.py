@@ -40,10 +40,12 @@ def run(options: argparse.Namespace) -> None:
         result = run_demo(progress=bars.update)
     print_table(result)
     print(f"Accuracy on {result.test_images} test images. Nothing was trained after pruning.")
-    print("recovered = the weights between 30 % and the sparsity are filled with alpha*sign(w)")
+    print("recovered = the band from 30 % to the sparsity is filled with alpha*sign(w)")
     print("new stats = BatchNorm statistics re-estimated from training images, no labels")
-    path = draw(result, options.plot)
-    print(f"Plot: {path}   ({time.perf_counter() - start:.0f} s)")
+    from pof.report.plots import can_plot
+
+    print(f"Plot: {draw(result, options.plot)}" if can_plot() else "No plot: pip install 'pof[plot]' draws one")
+    print(f"{time.perf_counter() - start:.0f} s in all")
 
 
 def print_table(result: "DemoResult") -> None:

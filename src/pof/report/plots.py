@@ -16,12 +16,21 @@ class Curve:
     dashed: bool = False
 
 
+def can_plot() -> bool:
+    """Whether matplotlib is installed."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path) -> Path:
     """Draw accuracy over sparsity to `path` (PNG, SVG or PDF by its ending)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PofError("plots need matplotlib: pip install 'pof[plot]'") from None
+    if not can_plot():
+        raise PofError("plots need matplotlib: pip install 'pof[plot]'")
+    from matplotlib.figure import Figure
+
     target = Path(path)
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()

@@ -1,0 +1,36 @@
+"""Choosing weights by name: a glob matches a weight's name or that of any module that holds it."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from pof.errors import PlanError
+
+
+def as_globs(globs: Iterable[str]) -> tuple[str, ...]:
+    """A tuple of globs; a single string is one glob, not its letters."""
+    return (globs,) if isinstance(globs, str) else tuple(globs)
+
+
+def matches(names: Iterable[str], globs: Iterable[str]) -> bool:
+    """Whether one of `globs` matches one of the `names` that a weight has."""
+    paths = [path for name in names for path in _paths(name)]
+    return any(fnmatchcase(path, glob) for glob in globs for path in paths)
+
+
+def refuse_unmatched(globs: Iterable[str], what: str, weights: Sequence[Sequence[str]]) -> None:
+    """Each glob must match one of `weights` (the names of each); one that matches nothing is most likely misspelt."""
+    for glob in globs:
+        if not any(matches(names, (glob,)) for names in weights):
+            known = [path for names in weights for name in names for path in _paths(name)]
+            close = get_close_matches(str(glob), known, n=1, cutoff=0.0)
+            hint = f"; the nearest name is {close[0]!r}" if close else ""
+            raise PlanError(
+                f"{what}={glob!r} matches no weight or module of the plan{hint}: print(pof.plan(model)) lists them"
+            )
+
+
+def _paths(name: str) -> list[str]:
+    """The weight's name and those of the modules that hold it, so that `layer4` stands for all that is in it."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
