@@ -120,9 +120,10 @@ def plan(
     _refuse_sharded(bare)
     found, left_out = _find(bare)
     include, exclude = as_globs(include), as_globs(exclude)
-    known = [entry.names for entry, _ in found]
+    known = [*(entry.names for entry, _ in found), *((name,) for name, _ in left_out)]
     refuse_unmatched(include, "include", known)
     refuse_unmatched(exclude, "exclude", known)
+    left_out = [(name, "excluded" if matches((name,), exclude) else reason) for name, reason in left_out]
     entries = []
     for entry, first in found:
         if matches(entry.names, exclude) or (include and not matches(entry.names, include)):
@@ -155,18 +156,18 @@ def unwrap(model: nn.Module) -> nn.Module:
 def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, str]]]:
     """Everything that could be pruned, each with whether it is the first convolution; and what cannot, and why."""
     embeddings = {
-        id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        _identity(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
     }
     first = next((module for module in model.modules() if isinstance(module, CONVOLUTIONS)), None)
     found: dict[object, tuple[Entry, bool]] = {}
     left_out = []
-    for path, module in model.named_modules():
+    for path, module in model.named_modules(remove_duplicate=False):
         for attribute in _weight_names(module):
             name = f"{path}.{attribute}" if path else attribute
             weight = module._parameters.get(attribute)
             if weight is None:
                 left_out.append((name, "it is computed (a parametrisation or an old mask): remove that first"))
-            elif id(weight) in embeddings:
+            elif _identity(weight) in embeddings:
                 left_out.append((name, "it is tied to an embedding: untie it to prune it"))
             elif (key := _identity(weight)) in found:
                 entry, is_first = found[key]
@@ -184,9 +185,10 @@ def _weight_names(module: nn.Module) -> tuple[str, ...]:
     return ()
 
 
-def _identity(weight: nn.Parameter) -> object:
+def _identity(weight: Tensor) -> object:
     """Equal for two parameters that are the same numbers in memory, even if they are two objects."""
-    if isinstance(weight, UninitializedParameter) or weight.data_ptr() == 0:
+    no_memory = isinstance(weight, UninitializedParameter) or weight.is_meta or weight.layout != torch.strided
+    if no_memory or weight.numel() == 0:
         return id(weight)
     return weight.data_ptr(), tuple(weight.shape), weight.stride()
 
