@@ -769,6 +769,24 @@ def test_a_parameter_of_any_layout(make: Callable[[], nn.Parameter], magnitudes:
     assert model.weight.untyped_storage().nbytes() == around
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_unit_rows_that_lose_nothing_keep_their_bits_in_any_layout(dtype: torch.dtype) -> None:
+    """Sums over another memory layout round otherwise: norms that are compared must be taken alike."""
+    model = nn.Linear(50, 40)
+    model.weight = nn.Parameter(torch.randn(40, 100, dtype=dtype)[:, ::2])
+    dense = model.weight.detach().clone()
+    elastic = pof.Elastic(model, magnitudes="unit")
+    elastic.prune(3 / 2000)
+    untouched = (model.weight.detach() != 0).all(1)
+    assert int(untouched.sum()) >= 37
+    assert torch.equal(model.weight[untouched], dense[untouched])
+    elastic.recover(0.3, 0.7)
+    with pof.pruned(model, 0.5):
+        pass
+    elastic.restore()  # and this is no false alarm
+    assert torch.equal(model.weight, dense)
+
+
 def test_memory_around_a_view_is_not_touched() -> None:
     whole = torch.randn(8, 12)
     others = whole[:, 1::2].clone()
@@ -906,6 +924,21 @@ def test_callers_without_gradients(context: Callable[[], Any], magnitudes: Any, 
     elastic.prune(0.7)
     elastic.restore()
     assert bits(model) == before
+
+
+def test_surroundings_do_not_matter() -> None:
+    plain, other = Net(), Net()
+    other.load_state_dict(plain.state_dict())
+    for model, magnitudes in itertools.product((plain, other), ("raw", "unit")):
+        elastic = pof.Elastic(model, magnitudes=magnitudes)  # type: ignore[arg-type]
+        if model is other:
+            torch.set_default_dtype(torch.float64)
+        try:
+            with torch.autocast("cpu", torch.bfloat16, enabled=model is other):
+                elastic.recover(0.3, 0.7)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert bits(plain) == bits(other)
 
 
 def test_a_model_made_under_inference_mode() -> None:

@@ -70,6 +70,10 @@ def set_data(model: Any) -> None:
     model.fc.weight.data = torch.randn(6, 6)
 
 
+def set_smaller_data(model: Any) -> None:
+    model.fc.weight.data = torch.randn(3, 6)
+
+
 def transpose_in_place(model: Any) -> None:
     """The same memory, shape and version: only the strides tell."""
     model.fc.weight.data = model.fc.weight.data.t()
@@ -99,6 +103,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "data.mul_": lambda model: model.conv.weight.data.mul_(1.01),
     "data.add_": lambda model: model.fc.weight.data.add_(0.5),
     "data = ": set_data,
+    "data = of another shape": set_smaller_data,
     "transposed in place": transpose_in_place,
     "copy_": copy,
     "one weight": nudge_one,
@@ -252,18 +257,25 @@ def test_a_value_set_to_what_it_was_is_no_change_once_there_is_a_copy() -> None:
     assert elastic.sparsity == pytest.approx(0.7, abs=0.01)
 
 
-@pytest.mark.parametrize("change", ["layer removed", "layer replaced by a larger one"])
-@pytest.mark.parametrize("read", [lambda e: e.layers(), lambda e: e.sparsity, lambda e: e.hold(None)])
-def test_reading_a_model_whose_layers_are_others_is_a_clear_error(
-    change: str, read: Callable[[pof.Elastic], Any]
-) -> None:
+@pytest.mark.parametrize("change", ["layer removed", "layer replaced by a larger one", "data = of another shape"])
+@pytest.mark.parametrize("read", ["layers", "sparsity"])
+def test_reading_a_model_whose_layers_are_others_is_a_clear_error(change: str, read: str) -> None:
     """Counting another layer's zeros would give numbers such as -49."""
     model = Net()
     elastic = pof.Elastic(model)
     elastic.prune(0.5)
     CHANGES[change](model)
     with pytest.raises(pof.PofError, match="refresh"):
-        read(elastic)
+        elastic.layers() if read == "layers" else elastic.sparsity
+
+
+def test_hold_without_the_layer_is_a_clear_error() -> None:
+    model = Net()
+    elastic = pof.Elastic(model)
+    elastic.prune(0.5)
+    CHANGES["layer removed"](model)
+    with pytest.raises(pof.PofError, match="refresh"):
+        elastic.hold(torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_biases_and_other_layers_may_change() -> None:
@@ -363,8 +375,13 @@ def test_discard_throws_the_change_away_or_says_why_not(change: str, state: Call
     state(elastic)
     CHANGES[change](model)
     changed = stored(model)
-    gone = ("layer removed", "layer replaced by a larger one", "torch's own pruning", "to the meta device")
-    if change in gone:
+    if change in (
+        "data = of another shape",
+        "layer removed",
+        "layer replaced by a larger one",
+        "torch's own pruning",
+        "to the meta device",
+    ):
         with pytest.raises(pof.PofError, match=r"refresh\(\)|meta"):
             elastic.restore(discard=True)
         assert equal(stored(model), changed)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -9,14 +7,6 @@ from torch import Tensor
 
 from pof.ladder import SMALLEST, Ladder
 from pof.magnitude import Cut, find_cut
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def generator() -> torch.Generator:
@@ -43,6 +33,9 @@ WEIGHTS = {
     "float16 subnormal": (1e-6 * normal(256, 256)).half(),
     "bfloat16": normal(256, 256).bfloat16(),
     "many scales": normal(256, 256) * 10 ** (10 * normal(256, 1)),
+    "every scale": torch.randint(0, 0x7F80_0000, (256, 256), generator=generator(), dtype=torch.int32).view(
+        torch.float32
+    ),
     "float64": normal(256, 256).double(),
 }
 
@@ -54,10 +47,10 @@ def test_a_cut_is_the_one_that_a_search_finds(name: str) -> None:
     ladder = Ladder(lambda: weight)
     counts = [0, 1, 2, n // 2, n - 2, n - 1, n, *torch.randint(0, n, (60,), generator=generator()).tolist()]
     zeros = int((weight == 0).sum())
-    counts += [max(zeros - 1, 0), zeros, min(zeros + 1, n)]
+    counts += [max(zeros - 1, 0), zeros, min(zeros + 1, n), *range(n - 300, n, 7)]
     for count in counts:
         assert ladder.cut(count) == find_cut(weight, count), count
-    assert (ladder.nbytes > 0) == (weight.dtype is not torch.float64)
+    assert ladder.nbytes <= 2 * n
 
 
 def test_every_count_of_a_weight_without_ties() -> None:
@@ -84,7 +77,7 @@ def test_memory_is_two_bytes_a_weight() -> None:
     ladder = Ladder(lambda: weight)
     assert ladder.nbytes == 0, "nothing is held before it is needed"
     ladder.cut(700_000)
-    assert 2 * weight.numel() <= ladder.nbytes <= 2.1 * weight.numel()
+    assert 1.9 * weight.numel() < ladder.nbytes <= 2 * weight.numel()
     held = [value.nbytes for value in vars(ladder).values() if isinstance(value, np.ndarray)]
     assert sum(held) == ladder.nbytes, "what is reported is all that is held"
 

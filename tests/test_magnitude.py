@@ -263,7 +263,7 @@ MODELS = st.lists(weights(), min_size=1, max_size=5)
 @given(layers=MODELS, sparsity=SPARSITIES)
 @example(layers=[torch.zeros(250), torch.ones(250)], sparsity=0.6)
 @example(layers=[torch.ones(3), torch.ones(1), torch.ones(2, dtype=torch.float16)], sparsity=0.4)
-@example(layers=[torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0 + 1e-12, 9.0], dtype=torch.float64)], sparsity=0.4)
+@example(layers=[torch.tensor([1.0 + 1e-12, 9.0], dtype=torch.float64), torch.tensor([1.0, 2.0, 3.0])], sparsity=0.2)
 def test_global_shares_are_the_plain_loop(layers: list[Tensor], sparsity: float) -> None:
     total = prune_count(sum(layer.numel() for layer in layers), sparsity)
     if total > most(layers):

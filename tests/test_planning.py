@@ -313,6 +313,15 @@ def test_excluding_what_cannot_be_pruned_silences_the_notice(model: nn.Module, n
     assert plan.left_out == ((f"{name}.weight", "excluded"),)
 
 
+def test_including_others_silences_the_notice() -> None:
+    assert pof.plan(LanguageModel(), include="body").left_out == (("lm_head.weight", "excluded"),)
+
+
+def test_including_only_what_cannot_be_pruned_is_an_error_that_says_why() -> None:
+    with pytest.raises(PlanError, match=r"lm_head\.weight is left out \(it is tied to an embedding"):
+        pof.plan(LanguageModel(), include="lm_head")
+
+
 # Globs
 
 

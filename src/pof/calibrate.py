@@ -1,14 +1,15 @@
 """BatchNorm statistics: they belong to one state of the weights, and are re-estimated from a few batches, untrained."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parameter import UninitializedBuffer
 
-from pof.errors import PofError, WeightsChangedError
+from pof.errors import PofError
 
 Statistics = list[Tensor]
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -16,8 +17,10 @@ BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 def norm_layers(model: nn.Module) -> list[_NormBase]:
     """The layers of `model` that keep running statistics."""
-    layers = (module for module in model.modules() if isinstance(module, _NormBase))
-    return [layer for layer in layers if layer.running_mean is not None]
+    layers = [m for m in model.modules() if isinstance(m, _NormBase) and m.running_mean is not None]
+    if any(isinstance(layer.running_mean, UninitializedBuffer) for layer in layers):
+        raise PofError("a lazy normalisation layer has no statistics yet: run one batch through the model first")
+    return layers
 
 
 def buffers(model: nn.Module) -> Statistics:
@@ -46,34 +49,38 @@ class StateStatistics:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._layers = norm_layers(model)
         self._original = self._loaded = read_statistics(model)
         self._own: dict[Hashable, Statistics] = {}
-        self._seen = self._versions()
+
+    def same_layers(self) -> bool:
+        """Whether the model has the same normalisation layers, of the same sizes, as at first."""
+        now = norm_layers(self._model)
+        same = len(now) == len(self._layers) and all(a is b for a, b in zip(now, self._layers, strict=True))
+        return same and [b.shape for b in buffers(self._model)] == [b.shape for b in self._original]
 
     def leave(self, state: Hashable) -> None:
         """Remember what was estimated (or trained) in `state` since it was entered."""
-        versions = self._versions()
-        if len(versions) != len(self._seen):
-            raise WeightsChangedError(
-                "normalisation layers were added or removed: elastic.refresh() takes the present model as the dense one"
-            )
-        if versions != self._seen:
+        # Compared by value: torch does not count every change of a running statistic.
+        if not all(map(torch.equal, buffers(self._model), self._loaded)):
             self._own[state] = self._loaded = read_statistics(self._model)
-            self._seen = versions
 
     def enter(self, state: Hashable) -> None:
         """Load the statistics of `state`; the present ones are those that `leave` saw last."""
         wanted = self._own.get(state, self._original)
         if wanted is not self._loaded:
+            # Set last: if this is interrupted, the statistics are written again.
             write_statistics(self._model, wanted)
-            self._loaded, self._seen = wanted, self._versions()
+            self._loaded = wanted
 
     def forget(self, state: Hashable) -> None:
         """Let `state` have the original statistics again, from when it is next entered."""
         self._own.pop(state, None)
 
-    def _versions(self) -> list[tuple[int, int]]:
-        return [(buffer.data_ptr(), buffer._version) for buffer in buffers(self._model)]
+    def force_original(self) -> None:
+        """Write the original statistics, whatever the present ones are."""
+        write_statistics(self._model, self._original)
+        self._loaded = self._original
 
 
 def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
@@ -86,8 +93,11 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
     before = read_statistics(model)
     count = 0
     try:
-        with _averaging(model), torch.no_grad():
+        with _averaging(model) as layers, torch.no_grad():
             for batch in batches:
+                for layer in layers:
+                    # BatchNorm averages by itself; InstanceNorm takes no momentum of None.
+                    layer.momentum = None if isinstance(layer, _BatchNorm) else 1.0 / (count + 1)
                 _run(model, batch)
                 count += 1
         _check(model, count)
@@ -98,8 +108,8 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
 
 
 @contextmanager
-def _averaging(model: nn.Module) -> Iterator[None]:
-    """The normalisation layers average over all batches; everything else is in evaluation mode."""
+def _averaging(model: nn.Module) -> Iterator[list[_NormBase]]:
+    """The normalisation layers learn anew; everything else is in evaluation mode."""
     modes = [(module, module.training) for module in model.modules()]
     layers = norm_layers(model)
     momenta = [layer.momentum for layer in layers]
@@ -107,9 +117,8 @@ def _averaging(model: nn.Module) -> Iterator[None]:
     try:
         for layer in layers:
             layer.reset_running_stats()
-            layer.momentum = None
             layer.training = True
-        yield
+        yield layers
     finally:
         for module, mode in modes:
             module.training = mode
@@ -119,7 +128,7 @@ def _averaging(model: nn.Module) -> Iterator[None]:
 
 def _run(model: nn.Module, batch: Any) -> None:
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         model(**{name: _on(value, device) for name, value in batch.items()})
     else:
         model(_on(batch[0] if isinstance(batch, (tuple, list)) else batch, device))

@@ -10,15 +10,14 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from pof import calibrate as bn
-from pof.calibrate import StateStatistics
-from pof.errors import WeightsChangedError
+from pof.calibrate import estimate_statistics
+from pof.checks import check_choice
 from pof.globs import as_globs
 from pof.hold import hold_zeros
+from pof.model_states import ModelStates
 from pof.planning import Plan, plan, unwrap
-from pof.states import DENSE, Magnitudes, Scope, State, band_counts, check_choice, checked_state
+from pof.states import DENSE, Magnitudes, Scope, State, pruned_state, recovered_state
 from pof.table import text_table
-from pof.weight_states import ElasticWeight
 
 
 @dataclass(frozen=True)
@@ -86,14 +85,14 @@ class Elastic:
         self.scope: Scope = scope
         self.magnitudes: Magnitudes = magnitudes
         self._model = unwrap(model) if isinstance(model, nn.Module) else model
-        self._globs = {"include": as_globs(include), "exclude": as_globs(exclude)}
-        self._sparsities = dict(sparsities or {})
+        self._globs = {"include": as_globs(include, "include"), "exclude": as_globs(exclude, "exclude")}
+        self._sparsities = sparsities
         self.refresh()
 
     @property
     def state(self) -> State:
         """The state that the model was last put into."""
-        return self._state
+        return self._states.state
 
     @property
     def sparsity(self) -> float:
@@ -103,29 +102,29 @@ class Elastic:
     @property
     def nbytes(self) -> int:
         """Memory held beside the dense copy of the weights."""
-        return sum(weight.nbytes for weight in self._weights)
+        return sum(weight.nbytes for weight in self._states.weights)
 
     def layers(self) -> LayerRows:
         """One row a weight: how many are zero now, and the band that was filled."""
-        live = self.plan.parameters(self._model)
+        self._states.check_layers()
         return LayerRows(
             LayerRow(
                 name=weight.entry.name,
-                weights=weight.entry.weights,
-                zeros=weight.entry.weights - int(torch.count_nonzero(live[weight.entry.name].detach())),
+                weights=weight.parameter.numel(),
+                zeros=weight.parameter.numel() - int(torch.count_nonzero(weight.parameter.detach())),
                 band=weight.counts[1] - weight.counts[0],
                 alpha=weight.alpha,
             )
-            for weight in self._weights
+            for weight in self._states.weights
         )
 
     def prune(self, sparsity: float) -> None:
         """Zero the smallest weights, `round(sparsity * n)` of them; 0 is exactly dense."""
-        self._go(checked_state(sparsity))
+        self._states.go(pruned_state(sparsity))
 
     def recover(self, sp1: float, sp2: float) -> None:
         """Prune at `sp1`, and replace the weights between pruning ratio `sp1` and `sp2` by alpha * sign(w)."""
-        self._go(checked_state(sp2, sp1))
+        self._states.go(recovered_state(sp1, sp2))
 
     def restore(self, *, discard: bool = False) -> None:
         """Back to the dense weights and BatchNorm statistics that the model had at first, bit for bit.
@@ -133,26 +132,28 @@ class Elastic:
         `discard=True` does so also when somebody else changed the weights meanwhile, and throws that change away.
         """
         if discard:
-            self._force_dense()
+            self._states.force_dense()
+            self.refresh()
             return
-        self._go(DENSE)
-        self._original_statistics()
+        self._states.go(DENSE)
+        self._states.reset_statistics()
 
     @contextmanager
     def at(self, sparsity: float, recover_from: float | None = None) -> Iterator["Elastic"]:
         """The model at `sparsity` inside the block, and in its former state after it, also on an exception."""
-        before = self._state
-        self._go(checked_state(sparsity, recover_from))
+        before = self._states.state
+        self._states.go(pruned_state(sparsity, recover_from))
         try:
             yield self
         finally:
-            self._go(before)
+            self._states.go(before)
 
     def hold(self, optimizer: Optimizer) -> RemovableHandle:
         """Fine-tune from here: what is zero stays zero through every step of `optimizer`, until `remove()`.
 
         Call `refresh()` after the training, to take the trained weights as the new dense ones.
         """
+        self._states.check_layers()
         return hold_zeros(optimizer, self.plan.parameters(self._model))
 
     def calibrate(self, batches: Iterable[Any]) -> int:
@@ -161,78 +162,11 @@ class Elastic:
         They belong to this state: another state has its own (the dense ones until calibrated), and coming back brings
         these back. A batch is a tensor, a tuple whose first element is the input, or a dict of keyword arguments.
         """
-        self._check()
-        return bn.estimate_statistics(self._model, batches)
+        self._states.check()
+        return estimate_statistics(self._model, batches)
 
     def refresh(self) -> None:
         """Take the weights and statistics that the model has now as the dense ones, and forget everything else."""
-        self.plan: Plan = plan(self._model, **self._globs, sparsities=self._sparsities)
-        parameters = self.plan.parameters(self._model)
-        self._weights = [ElasticWeight(entry, parameters[entry.name], self.magnitudes) for entry in self.plan]
-        self._counts: dict[State, list[tuple[int, int]]] = {}
-        self._state = DENSE
-        self._statistics = StateStatistics(self._model)
-
-    def _go(self, state: State) -> None:
-        """Put the model into `state`. Whatever can fail comes before the first write."""
-        self._check()
-        if state == self._state:
-            return
-        counts = self._counts_of(state)
-        for weight, pair in zip(self._weights, counts, strict=True):
-            weight.dense()
-            weight.prepare(pair)
-        self._statistics.leave(self._state)
-        for weight, pair in zip(self._weights, counts, strict=True):
-            weight.write(pair)
-        self._statistics.enter(state)
-        self._state = state
-
-    def _counts_of(self, state: State) -> list[tuple[int, int]]:
-        if state not in self._counts:
-            together = self.scope == "global" and state != DENSE
-            keys = [weight.keys_across() for weight in self._weights] if together else None
-            self._counts[state] = band_counts(self.plan.entries, keys, state)
-        return self._counts[state]
-
-    def _check(self) -> None:
-        """Refuse to go on from weights that somebody else changed."""
-        for weight in self._weights:
-            name = weight.entry.name
-            what = "replaced" if self._live(name) is not weight.parameter else weight.change()
-            if what is not None:
-                raise WeightsChangedError(
-                    f"weight {name!r} was {what} since this Elastic last saw it: elastic.refresh() takes the present "
-                    "weights as the dense ones; elastic.restore(discard=True) goes back to the remembered ones"
-                )
-
-    def _live(self, name: str) -> nn.Parameter | None:
-        try:
-            return self._model.get_parameter(name)
-        except AttributeError:
-            return None
-
-    @torch.no_grad()
-    def _force_dense(self) -> None:
-        targets = [(self._live(weight.entry.name), weight) for weight in self._weights]
-        for live, weight in targets:
-            if live is None or live.shape != weight.entry.shape:
-                raise WeightsChangedError(
-                    f"weight {weight.entry.name!r} is gone or has another shape: elastic.refresh() takes the present "
-                    "weights as the dense ones"
-                )
-            if weight.has_copy is False and weight.change() is not None:
-                raise WeightsChangedError(
-                    f"weight {weight.entry.name!r} changed before the model first left the dense state, so there is no "
-                    "copy to go back to: elastic.refresh() takes the present weights as the dense ones"
-                )
-        for live, weight in targets:
-            if live is not None and weight.has_copy:
-                live.copy_(weight.dense())
-        self._original_statistics()
-        self.refresh()
-
-    def _original_statistics(self) -> None:
-        self._statistics.leave(self._state)
-        self._statistics.forget(DENSE)
-        self._statistics.enter(DENSE)
+        chosen = plan(self._model, **self._globs, sparsities=self._sparsities)
+        self._states = ModelStates(self._model, chosen, self.scope, self.magnitudes)
+        self.plan: Plan = chosen

@@ -7,9 +7,13 @@ from fnmatch import fnmatchcase
 from pof.errors import PlanError
 
 
-def as_globs(globs: Iterable[str]) -> tuple[str, ...]:
-    """A tuple of globs; a single string is one glob, not its letters."""
-    return (globs,) if isinstance(globs, str) else tuple(globs)
+def as_globs(globs: Iterable[str], what: str) -> tuple[str, ...]:
+    """A tuple of globs; a single string is one glob, not its letters. `what` is the argument's name."""
+    if isinstance(globs, str):
+        return (globs,)
+    if not isinstance(globs, Iterable) or not all(isinstance(glob, str) for glob in (found := tuple(globs))):
+        raise PlanError(f"{what}={globs!r} must be names or globs, such as ('fc', 'layer1.*')")
+    return found
 
 
 def matches(names: Iterable[str], globs: Iterable[str]) -> bool:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from pof.hooks import after_step, innermost, trained_by
+from pof.hooks import after_step, innermost, refuse_stranger
 
 
 def hold_zeros(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> RemovableHandle:
@@ -15,7 +15,8 @@ def hold_zeros(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> Remova
     and the optimiser's state for them are put back to zero after each step.
     """
     inner = innermost(optimizer)
-    zeros = [(weight, weight.detach() == 0) for weight in trained_by(optimizer, weights).values()]
+    refuse_stranger(optimizer, weights)
+    zeros = [(weight, weight.detach() == 0) for weight in weights.values()]
 
     @torch.no_grad()
     def clear() -> None:
@@ -27,4 +28,5 @@ def hold_zeros(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> Remova
                     value.masked_fill_(mask, 0.0)
 
     clear()
-    return after_step(optimizer, clear)
+    # Before the sphere's projection, which would otherwise see what the step put into the zeros.
+    return after_step(optimizer, clear, first=True)

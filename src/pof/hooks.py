@@ -13,7 +13,7 @@ from pof.errors import PofError
 
 def innermost(optimizer: Optimizer) -> Optimizer:
     """The optimiser that really steps: accelerate and Lightning wrap it, and hooks on the wrapper never run."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+    while (inner := getattr(optimizer, "optimizer", None)) is not None:
         optimizer = inner
     if not isinstance(optimizer, Optimizer):
         raise PofError(f"optimizer={optimizer!r} must be a torch.optim.Optimizer")
@@ -21,25 +21,42 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 
 
 def trained_by(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-    """Those of `weights` that `optimizer` changes; none at all is an error."""
+    """Those of `weights` that `optimizer` changes at its next step: it holds them, and they are not frozen."""
     held = {id(p) for group in innermost(optimizer).param_groups for p in group["params"]}
-    trained = {name: weight for name, weight in weights.items() if id(weight) in held and weight.requires_grad}
-    if not trained:
+    return {name: weight for name, weight in weights.items() if id(weight) in held and weight.requires_grad}
+
+
+def refuse_stranger(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> None:
+    """Raise if `optimizer` holds none of `weights`, frozen or not."""
+    held = {id(p) for group in innermost(optimizer).param_groups for p in group["params"]}
+    if not any(id(weight) in held for weight in weights.values()):
         raise PofError("the optimizer trains no weight of the plan: pass the optimizer that was made for this model")
-    return trained
 
 
-def after_step(optimizer: Optimizer, action: Callable[[], None]) -> RemovableHandle:
-    """Run `action` after every step of `optimizer`."""
-    return innermost(optimizer).register_step_post_hook(lambda *_: action())
+def after_step(optimizer: Optimizer, action: Callable[[], None], *, first: bool = False) -> RemovableHandle:
+    """Run `action` after every step of `optimizer` that took place; `first` puts it before all others."""
+    inner = innermost(optimizer)
+
+    def hook(*_: object) -> None:
+        if not _was_skipped(inner):
+            action()
+
+    hooks = inner._optimizer_step_post_hooks
+    others = list(hooks.items()) if first else []
+    handle = inner.register_step_post_hook(hook)
+    for key, other in others:
+        # Taken out and put back, the others come after.
+        del hooks[key]
+        hooks[key] = other
+    return handle
 
 
 def before_step(optimizer: Optimizer, add_gradient: Callable[[Tensor | float], Tensor]) -> RemovableHandle:
     """Have `add_gradient(scale)` add to the gradients when they are complete, just before they are used.
 
-    It returns the value of the term that it added. A closure given to `step` computes the gradients itself (Lightning,
-    LBFGS), so it is wrapped and the term joins its loss; fused optimisers under a GradScaler see scaled gradients, so
-    the scale is handed on.
+    It returns the value of the term whose gradient it added. A closure given to `step` computes the gradients itself
+    (Lightning, LBFGS), so it is wrapped and the term joins its loss; fused optimisers under a GradScaler see scaled
+    gradients, so the scale is handed on.
     """
 
     def hook(inner: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
@@ -52,8 +69,11 @@ def before_step(optimizer: Optimizer, add_gradient: Callable[[Tensor | float], T
         @torch.enable_grad()
         def with_term() -> Any:
             loss = closure()
-            # A closure that returns None (Lightning: the batch was skipped) computed no gradients.
-            return None if loss is None else loss + add_gradient(1.0).to(getattr(loss, "device", "cpu"))
+            if loss is None and not _has_gradients(inner):
+                # Lightning skipped the batch.
+                return None
+            term = add_gradient(1.0)
+            return None if loss is None else loss + term.to(getattr(loss, "device", "cpu"))
 
         if "closure" in kwargs:
             return args, {**kwargs, "closure": with_term}
@@ -62,7 +82,11 @@ def before_step(optimizer: Optimizer, add_gradient: Callable[[Tensor | float], T
     return innermost(optimizer).register_step_pre_hook(hook)
 
 
-def step_was_skipped(optimizer: Optimizer) -> bool:
-    """Whether the GradScaler told a fused optimiser to leave the weights as they are."""
-    found = getattr(innermost(optimizer), "found_inf", None)
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
+def _was_skipped(optimizer: Optimizer) -> bool:
+    """Whether a GradScaler told a fused optimiser to leave the weights as they are."""
+    found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)

@@ -21,7 +21,6 @@ class Ladder:
 
     def __init__(self, keys: Callable[[], Tensor]) -> None:
         self._keys = keys
-        self._cuts: dict[int, Cut] = {}
         self._sorted = False
         self._low = np.empty(0, np.uint16)
         self._high = np.empty(0, np.uint16)
@@ -34,11 +33,6 @@ class Ladder:
 
     def cut(self, count: int) -> Cut:
         """The cut that prunes exactly `count` weights."""
-        if count not in self._cuts:
-            self._cuts[count] = self._find(count)
-        return self._cuts[count]
-
-    def _find(self, count: int) -> Cut:
         keys = self._keys()
         if not self._sorted and _pays(keys):
             self._sort(keys)
@@ -56,8 +50,10 @@ class Ladder:
         self._high = high[self._starts].astype(np.uint16)
         # The few largest magnitudes make room for the table of runs: two bytes a weight in all. Counts that reach
         # them (sparsities of 99 % and more) are searched for.
-        runs = (self._starts.nbytes + self._high.nbytes) // 2
-        self._low = ordered[: max(0, len(ordered) - runs)].astype(np.uint16)
+        room = len(ordered) - (self._starts.nbytes + self._high.nbytes) // 2
+        if room <= 0:
+            self._starts, self._high = self._starts[:0].copy(), self._high[:0].copy()
+        self._low = ordered[: max(0, room)].astype(np.uint16)
         self._sorted = True
 
     def _bits(self, rank: int) -> int:

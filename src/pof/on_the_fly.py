@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pof.hooks import after_step, before_step, step_was_skipped, trained_by
+from pof.errors import PofError
+from pof.hooks import after_step, before_step, refuse_stranger, trained_by
 from pof.penalty import Penalty
 from pof.planning import plan
 from pof.sphere import Sphere
@@ -18,14 +19,13 @@ from pof.sphere import Sphere
 class Attached:
     """What `pof.attach` hung on an optimiser: read it for logging, save its state, `remove()` it."""
 
-    def __init__(self, optimizer: Optimizer, penalty: Penalty, sphere: Sphere | None, names: list[str]) -> None:
+    def __init__(self, optimizer: Optimizer, penalty: Penalty, sphere: Sphere | None) -> None:
         self.penalty = penalty
         self.sphere = sphere
         self.step = 0
         self.value: float | Tensor = 0.0
         """The penalty at the last step, as it was added to the loss."""
         self._optimizer = optimizer
-        self._names = names
         self._handles = [before_step(optimizer, self._add_gradient), after_step(optimizer, self._count)]
         if sphere is not None:
             self._handles.append(sphere.attach(optimizer))
@@ -42,18 +42,22 @@ class Attached:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        self.penalty.load_state_dict(state["penalty"])
+        if (self.sphere is None) != (state["sphere"] is None):
+            kept = "without" if state["sphere"] is None else "with"
+            raise PofError(f"this state comes from a training {kept} sphere: attach with the same settings")
         if self.sphere is not None:
             self.sphere.load_state_dict(state["sphere"])
+        self.penalty.load_state_dict(state["penalty"])
         self.step = int(state["step"])
 
     def _add_gradient(self, scale: Tensor | float) -> Tensor:
-        self.value = self.penalty.add_gradient(self.step, self._names, scale)
+        # Asked anew at each step: weights may be frozen, unfrozen or handed to the optimiser on the way.
+        trained = trained_by(self._optimizer, self.penalty.weights)
+        self.value = self.penalty.add_gradient(self.step, trained, scale)
         return self.value
 
     def _count(self) -> None:
-        if not step_was_skipped(self._optimizer):
-            self.step += 1
+        self.step += 1
 
 
 def attach(
@@ -98,6 +102,6 @@ def attach(
         2
     """
     chosen = plan(model, include=include, exclude=exclude)
-    names = list(trained_by(optimizer, chosen.parameters(model)))
+    refuse_stranger(optimizer, chosen.parameters(model))
     penalty = Penalty(model, tr=tr, steps=steps, weight=weight, refresh=refresh, plan=chosen)
-    return Attached(optimizer, penalty, Sphere(model, plan=chosen) if sphere else None, names)
+    return Attached(optimizer, penalty, Sphere(model, plan=chosen) if sphere else None)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pof.checks import check_not_negative, check_whole, refuse_other_plan
 from pof.errors import PofError
 from pof.hypersign import Cosines, add_ltr_gradient, cosines, ltr, shortfall
 from pof.magnitude import check_sparsity, find_cut, keep_mask, prune_count, zero_smallest
@@ -49,15 +50,12 @@ class Penalty:
     ) -> None:
         self._tr = _checked_tr(tr)
         self._steps = _checked_steps(steps, self._tr)
-        if not weight >= 0:
-            raise PofError(f"weight={weight!r} must be 0 or more: 0.1 suits small networks, the paper takes 1 to 2")
-        if isinstance(refresh, bool) or not isinstance(refresh, int) or refresh < 1:
-            raise PofError(f"refresh={refresh!r} must be a whole number of steps, 1 or more")
-        self.weight = weight
-        self.refresh = refresh
+        self.weight = check_not_negative(weight, "weight", "0.1 suits small networks, the paper takes 1 to 2")
+        self.refresh = check_whole(refresh, "refresh", "a whole number of steps")
         chosen = plan or make_plan(model, include=include, exclude=exclude)
         self._entries = {entry.name: entry for entry in chosen}
-        self._weights = chosen.parameters(model)
+        self.weights = chosen.parameters(model)
+        """The parameters that take part, by name."""
         self._kept: dict[str, Tensor] = {}
         self._found_at: int | None = None
         self._scratch = Scratch()
@@ -71,17 +69,18 @@ class Penalty:
     def __call__(self, step: int) -> Tensor:
         """The penalty at `step`, a scalar that can be differentiated."""
         self._begin(step)
-        return self.weight * self._total(self._differentiable(name, step) for name in self._weights)
+        return self.weight * self._total(self._differentiable(name, step) for name in self.weights)
 
     @torch.no_grad()
     def add_gradient(self, step: int, weights: Iterable[str] | None = None, scale: Tensor | float = 1.0) -> Tensor:
-        """Add `scale` times the penalty's gradient to the `.grad` of the named weights (all); return the penalty.
+        """Add `scale` times the penalty's gradient to the `.grad` of the named weights (all) but frozen ones.
 
-        The same numbers as `(scale * penalty(step)).backward()`, in closed form.
+        The same numbers as `(scale * penalty(step)).backward()`, in closed form. Returns the penalty of those weights.
         """
         self._begin(step)
-        names = self._weights if weights is None else weights
-        return self.weight * self._total(self._with_gradient(name, step, scale) for name in names)
+        names = self.weights if weights is None else weights
+        trained = [name for name in names if self.weights[name].requires_grad]
+        return self.weight * self._total(self._with_gradient(name, step, scale) for name in trained)
 
     def layers(self) -> dict[str, dict[str, float]]:
         """For logging, as of the last call: a weight's mean cosine, and its L_tr divided by its number of rows."""
@@ -102,8 +101,13 @@ class Penalty:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
+        if state["kept"]:
+            refuse_other_plan(state["kept"], {name: self._rows(name) for name in self.weights})
         self._found_at = state["found_at"]
-        self._kept = {name: mask.to(self._weights[name].device) for name, mask in state["kept"].items()}
+        self._kept = {name: mask.to(self.weights[name].device) for name, mask in state["kept"].items()}
+
+    def _rows(self, name: str) -> Tensor:
+        return self._entries[name].rows(self.weights[name])[0]
 
     def _begin(self, step: int) -> None:
         age = None if self._found_at is None else step - self._found_at
@@ -124,17 +128,17 @@ class Penalty:
         return kept
 
     def _differentiable(self, name: str, step: int) -> Tensor:
-        rows, dims = self._entries[name].rows(self._weights[name])
+        rows, dims = self._entries[name].rows(self.weights[name])
         with torch.no_grad():
             signs = self._kept_units(name, unit_rows(rows, row_norms(rows, dims)), step).sign()
         # A row of zeros has no direction; its norm is replaced before the root, or its gradient would be 0/0.
         squares = rows.to(signs.dtype).square().sum(dims, keepdim=True)
-        units = rows / torch.where(squares > 0, squares, 1.0).sqrt()
+        units = rows / torch.where(squares > 0, squares, torch.inf).sqrt()
         cos = cosines(units * signs, signs, dims)
         return self._noted(name, cos)
 
     def _with_gradient(self, name: str, step: int, scale: Tensor | float) -> Tensor:
-        entry, weight = self._entries[name], self._weights[name]
+        entry, weight = self._entries[name], self.weights[name]
         rows, dims = entry.rows(weight)
         lengths = row_norms(rows, dims)
         units = unit_rows(rows, lengths, out=self._scratch.like(rows, "units", lengths.dtype))
@@ -154,7 +158,8 @@ class Penalty:
         return term
 
     def _total(self, terms: Iterable[Tensor]) -> Tensor:
-        return torch.stack([term.to(torch.float32) for term in terms]).sum()
+        found = list(terms)
+        return torch.stack([term.to(found[0].device) for term in found]).sum() if found else torch.zeros(())
 
 
 def _checked_tr(tr: float | tuple[float, float]) -> tuple[float, float]:
@@ -170,6 +175,4 @@ def _checked_tr(tr: float | tuple[float, float]) -> tuple[float, float]:
 def _checked_steps(steps: int | None, tr: tuple[float, float]) -> int:
     if steps is None and tr[0] == tr[1]:
         return 1
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise PofError(f"steps={steps!r} must be the number of steps over which tr moves, 1 or more")
-    return steps
+    return check_whole(steps, "steps", "the number of steps over which tr moves")

@@ -3,6 +3,7 @@
 Every convolution and linear layer takes part, subclasses too, but the first convolution (as in the paper).
 """
 
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,10 @@ from pof.table import text_table
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 FIRST = "the first convolution"
+EXCLUDED = "excluded"
+EMPTY = "it has no elements"
+SILENT = (FIRST, EXCLUDED, EMPTY)
+"""Reasons to leave a weight out that need no warning; all others were not asked for."""
 ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -119,15 +124,15 @@ def plan(
     bare = unwrap(model)
     _refuse_sharded(bare)
     found, left_out = _find(bare)
-    include, exclude = as_globs(include), as_globs(exclude)
+    include, exclude = as_globs(include, "include"), as_globs(exclude, "exclude")
     known = [*(entry.names for entry, _ in found), *((name,) for name, _ in left_out)]
     refuse_unmatched(include, "include", known)
     refuse_unmatched(exclude, "exclude", known)
-    left_out = [(name, "excluded" if matches((name,), exclude) else reason) for name, reason in left_out]
+    left_out = [(name, EXCLUDED if not _wanted((name,), include, exclude) else why) for name, why in left_out]
     entries = []
     for entry, first in found:
-        if matches(entry.names, exclude) or (include and not matches(entry.names, include)):
-            left_out.append((entry.name, "excluded"))
+        if not _wanted(entry.names, include, exclude):
+            left_out.append((entry.name, EXCLUDED))
         elif first and not include:
             left_out.append((entry.name, FIRST))
         else:
@@ -135,11 +140,15 @@ def plan(
     if not entries:
         raise PlanError(_nothing(bare, left_out))
     for name, reason in left_out:
-        if reason not in ("excluded", FIRST):
-            warnings.warn(f"{name} is not pruned: {reason}", UserWarning, stacklevel=3)
+        if reason not in SILENT:
+            warnings.warn(f"{name} is not pruned: {reason}", UserWarning, stacklevel=_frames_to_user())
     for entry in entries:
         _refuse_unprunable(entry.name, bare.get_parameter(entry.name))
-    return Plan(tuple(_with_sparsities(entries, sparsities or {})), tuple(left_out))
+    return Plan(tuple(_with_sparsities(entries, {} if sparsities is None else sparsities)), tuple(left_out))
+
+
+def _wanted(names: Iterable[str], include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
+    return not matches(names, exclude) and (not include or matches(names, include))
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -172,7 +181,9 @@ def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, s
             elif (key := _identity(weight)) in found:
                 entry, is_first = found[key]
                 found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
-            elif isinstance(weight, UninitializedParameter) or weight.numel() > 0:
+            elif not isinstance(weight, UninitializedParameter) and weight.numel() == 0:
+                left_out.append((name, EMPTY))
+            else:
                 found[key] = (_entry(name, module, weight), module is first)
     return list(found.values()), left_out
 
@@ -199,13 +210,21 @@ def _entry(name: str, module: nn.Module, weight: nn.Parameter) -> Entry:
     return Entry(name, type(module).__name__, shape, groups)
 
 
+def _frames_to_user() -> int:
+    """How far up the stack the user's own line is, for `warnings.warn` in our caller."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pof."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _refuse_sharded(model: nn.Module) -> None:
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()) or any(
         hasattr(parameter, "placements") for parameter in model.parameters()
     ):
         raise PlanError(
-            "the parameters are sharded (FSDP), so no rank sees a whole row: use DistributedDataParallel, or call pof "
-            "before the model is sharded"
+            "the parameters are sharded (FSDP), so no rank sees a whole row: use DistributedDataParallel, or prune the "
+            "whole model before it is sharded"
         )
 
 
@@ -214,6 +233,8 @@ def _refuse_unprunable(name: str, weight: nn.Parameter) -> None:
         raise PlanError(f"weight {name!r} has no shape yet (a lazy layer): run one batch through the model first")
     if weight.is_meta:
         raise PlanError(f"weight {name!r} is on the meta device and has no values: load the weights first")
+    if any(stride == 0 for size, stride in zip(weight.shape, weight.stride(), strict=True) if size > 1):
+        raise PlanError(f"weight {name!r} is an expanded view, whose elements share memory: clone it first")
     if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or weight.layout != torch.strided:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUPPORTED_DTYPES)
         what = weight.dtype if weight.layout == torch.strided else weight.layout
@@ -221,6 +242,8 @@ def _refuse_unprunable(name: str, weight: nn.Parameter) -> None:
 
 
 def _with_sparsities(entries: list[Entry], sparsities: Mapping[str, float]) -> list[Entry]:
+    if not isinstance(sparsities, Mapping):
+        raise PlanError(f"sparsities={sparsities!r} must map names or globs to sparsities, such as {{'fc': 0.5}}")
     refuse_unmatched(sparsities, "sparsities", [entry.names for entry in entries])
     fixed: dict[str, float] = {}
     for glob, value in sparsities.items():

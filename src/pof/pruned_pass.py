@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from pof.calibrate import read_statistics, write_statistics
+from pof.checks import check_choice
 from pof.errors import WeightsChangedError
+from pof.model_states import ModelStates
 from pof.planning import plan, unwrap
-from pof.states import Magnitudes, Scope, band_counts, check_choice, checked_state
-from pof.weight_states import ElasticWeight
+from pof.states import Magnitudes, Scope, pruned_state
 
 
 @contextmanager
@@ -49,28 +49,19 @@ def pruned(
         >>> int((model.weight == 0).sum())
         0
     """
-    state = checked_state(sparsity, recover_from)
+    state = pruned_state(sparsity, recover_from)
     check_choice(scope, "scope", ("layer", "global"))
     check_choice(magnitudes, "magnitudes", ("raw", "unit"))
     chosen = plan(model, include=include, exclude=exclude, sparsities=sparsities)
-    bare, parameters = unwrap(model), chosen.parameters(model)
-    weights = [ElasticWeight(e, parameters[e.name], magnitudes, many_states=False) for e in chosen]
-    for weight in weights:
-        weight.dense()
-    keys = [weight.keys_across() for weight in weights] if scope == "global" else None
-    counts = band_counts(chosen.entries, keys, state)
-    statistics = read_statistics(bare)
-    stepped = None
+    states = ModelStates(unwrap(model), chosen, scope, magnitudes, many_states=False)
+    changed = False
     try:
-        for weight, pair in zip(weights, counts, strict=True):
-            weight.write(pair)
+        states.go(state)
         yield
-        stepped = next((weight.entry.name for weight in weights if weight.change() is not None), None)
+        changed = any(weight.change() is not None for weight in states.weights)
     finally:
-        for weight in weights:
-            weight.write((0, 0))
-        write_statistics(bare, statistics)
-    if stepped is not None:
+        states.force_dense()
+    if changed:
         raise WeightsChangedError(
-            f"weight {stepped!r} was changed inside pof.pruned, and the change is lost: step the optimizer outside"
+            "weights were changed inside pof.pruned, and the change is lost: step the optimizer outside"
         )

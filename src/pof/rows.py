@@ -22,7 +22,7 @@ def row_norms(rows: Tensor, dims: Sequence[int], accumulate: torch.dtype = torch
 
 def unit_rows(rows: Tensor, norms: Tensor, out: Tensor | None = None) -> Tensor:
     """Each row divided by its norm, in the norms' precision; a row of zeros stays zero."""
-    return torch.div(rows, torch.where(norms > 0, norms, 1.0), out=out)
+    return torch.div(rows, torch.where(norms > 0, norms, torch.inf), out=out)
 
 
 def rescale_rows(rows: Tensor, dims: Sequence[int], norms: Tensor, accumulate: torch.dtype = torch.float32) -> Tensor:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from pof.checks import refuse_other_plan
 from pof.errors import PofError
-from pof.hooks import after_step, trained_by
+from pof.hooks import after_step, refuse_stranger, trained_by
 from pof.planning import Plan
 from pof.planning import plan as make_plan
 from pof.rows import rescale_rows, row_norms
@@ -60,8 +61,8 @@ class Sphere:
 
     def attach(self, optimizer: Optimizer) -> RemovableHandle:
         """Project what `optimizer` trains after each of its steps; `remove()` of the result ends it."""
-        trained = trained_by(optimizer, self._weights)
-        return after_step(optimizer, lambda: self._project(trained))
+        refuse_stranger(optimizer, self._weights)
+        return after_step(optimizer, lambda: self._project(trained_by(optimizer, self._weights)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The remembered norms, by weight name."""
@@ -69,9 +70,7 @@ class Sphere:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take back what `state_dict` gave."""
-        odd = sorted(set(state) ^ set(self._norms))
-        if odd:
-            raise PofError(f"these norms belong to another plan: {odd[0]!r} is in only one of the two")
+        refuse_other_plan(state, self._norms)
         self._norms = {name: state[name].to(norms) for name, norms in self._norms.items()}
 
     def _measure(self, name: str) -> Tensor:

@@ -8,16 +8,19 @@ The keys are those of torch's own layers. A normalisation layer should follow ea
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pof.checks import check_choice
 from pof.errors import PofError
 from pof.planning import plan, unwrap
-from pof.states import check_choice
 
 Mode = Literal["patch", "sample"]
+MODES = ("patch", "sample")
 EPS = 1e-4
 
 
@@ -29,19 +32,22 @@ class SphericalConv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """The convolution divided by the norm of its inputs, then the bias."""
         output: Tensor = self._conv_forward(input, self.weight, None)
-        if self.mode == "patch":
-            output = self._divided_by_patches(input, output)
-        else:
-            fan_in = self.weight[0].numel()
-            squares = input.square().mean(dim=(-3, -2, -1), keepdim=True) * fan_in
-            output = output / (squares + EPS).sqrt()
+        by_group = output.unflatten(-3, (self.groups, -1))
+        output = (by_group / self._norms(input).unsqueeze(-3)).flatten(-4, -3).to(output.dtype)
         return output if self.bias is None else output + self.bias.view(-1, 1, 1)
 
-    def _divided_by_patches(self, input: Tensor, output: Tensor) -> Tensor:
-        ones = self.weight.new_ones((self.groups, *self.weight.shape[1:]))
-        norms = (self._conv_forward(input.square(), ones, None) + EPS).sqrt()
-        by_group: Tensor = output.unflatten(-3, (self.groups, -1)) / norms.unsqueeze(-3)
-        return by_group.flatten(-4, -3)
+    def _norms(self, input: Tensor) -> Tensor:
+        """What each group of outputs is divided by, at each position or for the whole sample."""
+        check_choice(self.mode, "mode", MODES)
+        squares = _squares(input).unflatten(-3, (self.groups, -1)).sum(-3)
+        if self.mode == "sample":
+            total = squares.mean(dim=(-3, -2, -1), keepdim=True) * self.weight.shape[2:].numel()
+        else:
+            ones = squares.new_ones((self.groups, 1, *self.weight.shape[2:]))
+            with _without_autocast(input.device.type):
+                total = self._conv_forward(squares, ones, None)
+        norms: Tensor = (total + EPS).sqrt()
+        return norms
 
 
 class SphericalLinear(nn.Linear):
@@ -49,8 +55,8 @@ class SphericalLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """The product divided by the norm of its inputs, then the bias."""
-        norms = (input.square().sum(dim=-1, keepdim=True) + EPS).sqrt()
-        output = F.linear(input, self.weight) / norms
+        output = F.linear(input, self.weight)
+        output = (output / (_squares(input).sum(dim=-1, keepdim=True) + EPS).sqrt()).to(output.dtype)
         return output if self.bias is None else output + self.bias
 
 
@@ -59,8 +65,14 @@ def normalize_inputs(
 ) -> list[str]:
     """Swap spherical layers in for the Conv2d and Linear layers of the plan, but the last Linear (the classifier).
 
-    The parameters stay the same objects under the same keys, so optimisers and checkpoints go on working; what a
-    trained network computes does change. Layers of other classes, subclasses too, stay as they are.
+    The layers stay the same objects with the same parameters, keys and hooks, so optimisers and checkpoints go on
+    working; what a trained network computes does change. Subclasses of Conv2d and Linear are left as they are.
+
+    Args:
+        model: any module.
+        mode: "patch" or "sample", see above.
+        include: globs as in `pof.plan`; when given, the classifier is swapped too if it matches.
+        exclude: globs as in `pof.plan`.
 
     Returns:
         the names of the layers that were swapped.
@@ -70,53 +82,34 @@ def normalize_inputs(
         >>> normalize_inputs(model, "patch")
         ['2']
     """
-    check_choice(mode, "mode", ("patch", "sample"))
+    check_choice(mode, "mode", MODES)
     bare = unwrap(model)
     chosen = plan(model, include=include, exclude=exclude)
-    names = [entry.name.rpartition(".")[0] for entry in chosen]
-    linears = [name for name, module in bare.named_modules() if isinstance(module, nn.Linear)]
+    linears = [module for module in bare.modules() if isinstance(module, nn.Linear)]
     classifier = linears[-1] if linears and not include else None
-    swaps = {
-        bare.get_submodule(name): name
-        for name in names
-        if name != classifier and type(bare.get_submodule(name)) in (nn.Conv2d, nn.Linear)
+    layers = {
+        name.rpartition(".")[0]: bare.get_submodule(name.rpartition(".")[0]) for entry in chosen for name in entry.names
     }
-    if not swaps:
-        raise PofError("no layer to swap: the plan has no plain Conv2d, or Linear beside the classifier; use include")
-    if bare in swaps:
-        raise PofError(
-            f"the model is itself a {type(bare).__name__}: put it into a Sequential so that it can be swapped"
-        )
-    made = {layer: _spherical(layer, mode) for layer in swaps}
-    for parent in list(bare.modules()):
-        for name, child in list(parent._modules.items()):
-            if child in made:
-                setattr(parent, name, made[child])
-    return list(swaps.values())
+    swapped = []
+    for name, layer in layers.items():
+        # The class is all that changes: a new object would lose hooks and whoever else holds the layer.
+        if layer is not classifier and type(layer) is nn.Conv2d:
+            layer.__class__ = SphericalConv2d
+            setattr(layer, "mode", mode)  # noqa: B010
+            swapped.append(name)
+        elif layer is not classifier and type(layer) is nn.Linear:
+            layer.__class__ = SphericalLinear
+            swapped.append(name)
+    if not swapped:
+        raise PofError("no layer to swap: the plan has no plain Conv2d, nor Linear beside the classifier; use include")
+    return swapped
 
 
-def _spherical(layer: nn.Module, mode: Mode) -> SphericalConv2d | SphericalLinear:
-    """A spherical layer that shares the parameters (and the mode) of `layer`."""
-    new: SphericalConv2d | SphericalLinear
-    if isinstance(layer, nn.Conv2d):
-        new = nn.utils.skip_init(
-            SphericalConv2d,
-            layer.in_channels,
-            layer.out_channels,
-            layer.kernel_size,
-            stride=layer.stride,
-            padding=layer.padding,
-            dilation=layer.dilation,
-            groups=layer.groups,
-            bias=layer.bias is not None,
-            padding_mode=layer.padding_mode,
-        )
-        new.mode = mode
-    else:
-        assert isinstance(layer, nn.Linear)
-        new = nn.utils.skip_init(SphericalLinear, layer.in_features, layer.out_features, bias=layer.bias is not None)
-    new.weight, new.bias = layer.weight, layer.bias
-    return new.train(layer.training)
+def _squares(input: Tensor) -> Tensor:
+    """The squares, in float32 where half precision would overflow."""
+    return (input.float() if input.dtype in (torch.float16, torch.bfloat16) else input).square()
 
 
-__all__ = ["SphericalConv2d", "SphericalLinear", "normalize_inputs"]
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    """Autocast would take the squares back to half precision."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

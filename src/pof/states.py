@@ -30,21 +30,20 @@ class State(NamedTuple):
 DENSE = State(0.0, 0.0)
 
 
-def checked_state(sparsity: object, recover_from: object = None) -> State:
-    """The state that a user asks for, or an error that names the value, the bound and the remedy."""
-    high = check_sparsity(sparsity, "sparsity" if recover_from is None else "sp2")
-    if recover_from is None:
-        return State(high, high)
-    low = check_sparsity(recover_from, "sp1")
+def pruned_state(sparsity: object, recover_from: object = None) -> State:
+    """The state at `sparsity`, with a band from `recover_from` if that is given; checked."""
+    if recover_from is not None:
+        return recovered_state(recover_from, sparsity, ("recover_from", "sparsity"))
+    checked = check_sparsity(sparsity)
+    return State(checked, checked)
+
+
+def recovered_state(sp1: object, sp2: object, names: tuple[str, str] = ("sp1", "sp2")) -> State:
+    """The state with the band from `sp1` to `sp2`; checked. `names` are what the user calls them."""
+    low, high = check_sparsity(sp1, names[0]), check_sparsity(sp2, names[1])
     if low > high:
-        raise PofError(f"sp1={low:g} must not exceed sp2={high:g}: the band runs from sp1 up to sp2; swap them")
+        raise PofError(f"{names[0]}={low:g} must not exceed {names[1]}={high:g}, where the band ends: swap them")
     return State(high, low)
-
-
-def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
-    """Refuse a `value` that is none of `choices`."""
-    if value not in choices:
-        raise PofError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}")
 
 
 def band_counts(entries: Sequence[Entry], keys: Sequence[Tensor] | None, state: State) -> list[tuple[int, int]]:

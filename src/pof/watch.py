@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from pof.magnitude import has_no_gaps, in_memory_order
+from pof.magnitude import magnitude_bits
 
 CHANGED = "changed"
 SAMPLES = 64
@@ -15,37 +15,45 @@ class Watch:
 
     def __init__(self, parameter: nn.Parameter) -> None:
         self._parameter = parameter
+        step = max(1, parameter.numel() // SAMPLES)
+        self._places = torch.arange(0, parameter.numel(), step, device=parameter.device)
         self.accept()
 
     def accept(self) -> None:
         """Take the parameter as it is now as unchanged."""
-        parameter = self._parameter
-        self._place = (parameter.device, parameter.dtype, parameter.data_ptr(), parameter.shape)
-        self._version = _version(parameter)
-        self._view = _samples(parameter.detach())
-        self._values = self._view.clone()
+        self._where = _where(self._parameter)
+        self._version = _version(self._parameter)
+        self._values = self._sample()
+
+    def look_at_largest(self) -> None:
+        """Also compare large magnitudes, which are not zero in any state but the emptiest."""
+        flat = self._parameter.detach().reshape(-1)
+        parts = flat[: flat.numel() // SAMPLES * SAMPLES].view(SAMPLES, -1)
+        if parts.numel():
+            largest = magnitude_bits(parts).argmax(dim=1)
+            starts = torch.arange(SAMPLES, device=flat.device) * parts.shape[1]
+            self._places = torch.cat([self._places, starts + largest])
+            self._values = self._sample()
 
     def change(self) -> str | None:
         """What happened to the parameter since; None if nothing."""
-        parameter = self._parameter
-        device, dtype, address, shape = self._place
-        if parameter.device != device:
-            return f"moved from {device} to {parameter.device}"
-        if parameter.dtype != dtype:
-            return f"changed from {dtype} to {parameter.dtype}"
-        if (parameter.data_ptr(), parameter.shape) != (address, shape) or _version(parameter) != self._version:
+        (device, dtype, *rest), (new_device, new_dtype, *new_rest) = self._where, _where(self._parameter)
+        if new_device != device:
+            return f"moved from {device} to {new_device}"
+        if new_dtype != dtype:
+            return f"changed from {dtype} to {new_dtype}"
+        if new_rest != rest or _version(self._parameter) != self._version:
             return CHANGED
-        return None if torch.equal(self._view, self._values) else CHANGED
+        return None if torch.equal(self._sample(), self._values) else CHANGED
+
+    def _sample(self) -> Tensor:
+        # Compared as bytes: NaN is not equal to itself.
+        return torch.take(self._parameter.detach(), self._places).view(torch.uint8)
+
+
+def _where(parameter: Tensor) -> tuple[object, ...]:
+    return parameter.device, parameter.dtype, parameter.data_ptr(), parameter.shape, parameter.stride()
 
 
 def _version(parameter: Tensor) -> int | None:
     return None if parameter.is_inference() else parameter._version
-
-
-def _samples(live: Tensor) -> Tensor:
-    """A view of values spread over the whole parameter; where its memory has gaps, of the first of each row."""
-    if not has_no_gaps(live):
-        while live.dim() > 1:
-            live = live[..., 0]
-        return live
-    return in_memory_order(live)[:: max(1, live.numel() // SAMPLES)]

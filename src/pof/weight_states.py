@@ -1,11 +1,12 @@
 """One weight that can be put into any state and back: its dense copy, its ranking, its cuts."""
 
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from pof.errors import PofError
+from pof.errors import PofError, WeightsChangedError
 from pof.ladder import Ladder
 from pof.magnitude import Cut, find_cut, zero_smallest
 from pof.planning import Entry
@@ -14,52 +15,54 @@ from pof.rows import rescale_rows, row_norms, unit_rows
 from pof.states import Magnitudes
 from pof.watch import CHANGED, Watch
 
+REMEMBERED = 256
+"""How many states' cuts, alphas and counts are kept, so that a long sweep does not fill the memory."""
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def remember(memory: dict[Key, Value], key: Key, value: Value) -> Value:
+    """Put `value` into `memory`, which is emptied when it is full."""
+    if len(memory) >= REMEMBERED:
+        memory.clear()
+    memory[key] = value
+    return value
+
 
 class ElasticWeight:
     """A live parameter and what is needed to write any state into it."""
 
     def __init__(
-        self,
-        entry: Entry,
-        parameter: nn.Parameter,
-        magnitudes: Magnitudes,
-        *,
-        many_states: bool = True,
+        self, entry: Entry, parameter: nn.Parameter, magnitudes: Magnitudes, *, many_states: bool = True
     ) -> None:
         self.entry = entry
         self.parameter = parameter
         self.counts = (0, 0)
         """How many weights are zero, and how many are zero or in the band, as last written."""
+        self.alpha = 0.0
+        """What the band is filled with; 0 where there is none. On the sphere it is that of unit rows."""
         self._magnitudes = magnitudes
         self._dense: Tensor | None = None
         self._norms: Tensor | None = None
         # Sorting pays when many states follow; for a single one a search is quicker.
         self._ladder = Ladder(self.keys) if many_states else None
+        self._cuts: dict[int, Cut] = {}
         self._alphas: dict[tuple[int, int], float] = {}
         self._watch = Watch(parameter)
-
-    @property
-    def alpha(self) -> float:
-        """What the band is filled with; 0 where there is none. On the sphere it is that of unit rows."""
-        return self._alphas.get(self.counts, 0.0)
 
     @property
     def nbytes(self) -> int:
         """Memory held beside the dense copy."""
         return sum(part.nbytes for part in (self._ladder, self._norms) if part is not None)
 
-    @property
-    def has_copy(self) -> bool:
-        """Whether the dense weights were copied."""
-        return self._dense is not None
-
     def change(self) -> str | None:
         """What somebody else did to the parameter since it was last written; None if nothing."""
         what = self._watch.change()
-        if what == CHANGED and self.has_copy and self._is_as_written():
+        if what == CHANGED and self._dense is not None and self._is_as_written():
             # Written and put back, as `pof.pruned` does.
             self._watch.accept()
-            what = None
+            return None
         return what
 
     def dense(self) -> Tensor:
@@ -71,7 +74,10 @@ class ElasticWeight:
             if self._magnitudes == "unit":
                 rows, dims = self.entry.rows(dense)
                 self._norms = row_norms(rows, dims, torch.float64)
+                if not bool(torch.isfinite(self._norms).all()):
+                    raise PofError(f"weight {self.entry.name!r} has rows too long for float32: use magnitudes='raw'")
             self._dense = dense
+            self._watch.look_at_largest()
         return self._dense
 
     def keys(self) -> Tensor:
@@ -84,47 +90,65 @@ class ElasticWeight:
     def keys_across(self) -> Tensor:
         """Keys to compare with those of other weights: unit rows are scaled to a root mean square of one."""
         keys = self.keys()
-        if self._norms is None:
-            return keys
-        return keys * math.sqrt(keys.numel() / self._norms.numel())
+        return keys if self._norms is None else keys * math.sqrt(keys.numel() / self._norms.numel())
 
     def prepare(self, counts: tuple[int, int]) -> None:
-        """Find the cuts of `counts`, so that `write` cannot fail."""
+        """Do what can fail before `write(counts)`: copy the dense weights and find the cuts."""
+        self.dense()
         for count in counts:
             self._cut(count)
 
     @torch.no_grad()
     def write(self, counts: tuple[int, int]) -> None:
         """Zero the smallest `counts[0]` weights, and fill the band up to `counts[1]`."""
-        self._put(counts, self.parameter.detach())
+        self.alpha = self._put(counts, self.parameter.detach())
         self.counts = counts
         self._watch.accept()
 
-    def _put(self, counts: tuple[int, int], out: Tensor) -> None:
-        """Write the weights with `counts[0]` zeros and a band up to `counts[1]` into `out`."""
-        dense = self.dense()
-        if counts == (0, 0):
-            out.copy_(dense)
-        elif self._norms is not None:
-            self._put_on_sphere(counts, self._norms, out)
-        elif counts[0] == counts[1]:
-            zero_smallest(dense, self._cut(counts[1]), out=out)
-        else:
-            low, high = map(self._cut, counts)
-            self._alphas[counts] = recover(dense, low, high, out, self._alphas.get(counts))
+    def refuse_unwritable(self) -> None:
+        """Raise if `force_dense` cannot work."""
+        if self.parameter.shape != self.entry.shape or self.parameter.is_meta:
+            raise WeightsChangedError(
+                f"weight {self.entry.name!r} has no values or another shape now: elastic.refresh() takes the present "
+                "model as the dense one"
+            )
+        if self._dense is None and self.change() is not None:
+            raise WeightsChangedError(
+                f"weight {self.entry.name!r} changed before the model first left the dense state, so there is no copy "
+                "to go back to: elastic.refresh() takes the present model as the dense one"
+            )
 
-    def _put_on_sphere(self, counts: tuple[int, int], norms: Tensor, out: Tensor) -> None:
+    def force_dense(self) -> None:
+        """Write the dense weights, whatever the live ones have become (moved, converted, trained)."""
+        if self._dense is not None:
+            self.parameter.detach().copy_(self._dense)
+
+    def _put(self, counts: tuple[int, int], out: Tensor) -> float:
+        """Write the weights with `counts[0]` zeros and a band up to `counts[1]` into `out`; return alpha."""
+        if counts == (0, 0):
+            out.copy_(self.dense())
+            return 0.0
+        low, high = map(self._cut, counts)
+        if self._norms is not None:
+            return self._put_on_sphere(low, high, self._norms, out)
+        if counts[0] == counts[1]:
+            zero_smallest(self.dense(), high, out=out)
+            return 0.0
+        alpha = recover(self.dense(), low, high, out, self._alphas.get(counts))
+        return remember(self._alphas, counts, alpha)
+
+    def _put_on_sphere(self, low: Cut, high: Cut, norms: Tensor, out: Tensor) -> float:
         """Ranked by unit rows, and each row brought back to its norm."""
-        high = self._cut(counts[1])
-        low = high if counts[0] == counts[1] else self._cut(counts[0])
         kept, band = split_band(self.keys(), low, high)
         # Taken from the dense weights, so that a row which loses nothing keeps its bits.
         torch.mul(self.dense(), kept.sign_().abs_(), out=out).add_(0.0)
         rows, dims = self.entry.rows(out)
-        if counts[0] < counts[1]:
-            alpha = self._alphas[counts] = band_alpha([band])
+        alpha = 0.0
+        if low != high:
+            alpha = band_alpha([band])
             fill_band(rows, self.entry.rows(band)[0], alpha * norms)
         rescale_rows(rows, dims, norms, torch.float64)
+        return alpha
 
     def _is_as_written(self) -> bool:
         expected = torch.empty_like(self.parameter)
@@ -133,4 +157,7 @@ class ElasticWeight:
         return torch.equal(expected, self.parameter)
 
     def _cut(self, count: int) -> Cut:
-        return find_cut(self.keys(), count) if self._ladder is None else self._ladder.cut(count)
+        if count in self._cuts:
+            return self._cuts[count]
+        cut = find_cut(self.keys(), count) if self._ladder is None else self._ladder.cut(count)
+        return remember(self._cuts, count, cut)

@@ -1,0 +1,38 @@
+"""Checks of what a user passes in, shared by several classes."""
+
+from collections.abc import Mapping
+from numbers import Real
+
+from torch import Tensor
+
+from pof.errors import PofError
+
+
+def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
+    """Refuse a `value` that is none of `choices`."""
+    if value not in choices:
+        raise PofError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}")
+
+
+def check_whole(value: object, name: str, meaning: str) -> int:
+    """Return `value` if it is a whole number of 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PofError(f"{name}={value!r} must be {meaning}, 1 or more")
+    return value
+
+
+def check_not_negative(value: object, name: str, remedy: str) -> float:
+    """Return `value` as a float if it is a finite number of 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
+        raise PofError(f"{name}={value!r} must be a number, 0 or more: {remedy}")
+    return float(value)
+
+
+def refuse_other_plan(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Refuse a saved state whose weights are not those of `own`, by name and shape."""
+    for name in sorted(set(state) ^ set(own)):
+        raise PofError(f"this state belongs to another plan: {name!r} is in only one of the two")
+    for name, tensor in own.items():
+        if state[name].shape != tensor.shape:
+            shapes = f"{tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
+            raise PofError(f"this state belongs to another plan: {name!r} has shape {shapes}")

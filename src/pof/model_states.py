@@ -1,0 +1,105 @@
+"""All weights and BatchNorm statistics of a model, moved from state to state together."""
+
+import torch
+from torch import nn
+
+from pof.calibrate import StateStatistics
+from pof.errors import WeightsChangedError
+from pof.planning import Plan
+from pof.states import DENSE, Magnitudes, Scope, State, band_counts
+from pof.weight_states import ElasticWeight, remember
+
+REFRESH = "elastic.refresh() takes the present model as the dense one"
+
+
+class ModelStates:
+    """Knows the dense model and writes any state of it into the live one.
+
+    Args:
+        model: the live model.
+        plan: its weights that are pruned.
+        scope: as in `Elastic`.
+        magnitudes: as in `Elastic`.
+        many_states: whether to spend time and memory once so that each further state is quick.
+    """
+
+    def __init__(
+        self, model: nn.Module, plan: Plan, scope: Scope, magnitudes: Magnitudes, *, many_states: bool = True
+    ) -> None:
+        parameters = plan.parameters(model)
+        self.state = DENSE
+        self.weights = [ElasticWeight(e, parameters[e.name], magnitudes, many_states=many_states) for e in plan]
+        self.statistics = StateStatistics(model)
+        self._model = model
+        self._plan = plan
+        self._scope = scope
+        self._counts: dict[State, list[tuple[int, int]]] = {}
+        self._between = False
+        """Whether a change of state was interrupted, so that the weights are partly of one and partly of another."""
+
+    def go(self, state: State) -> None:
+        """Put the model into `state`. Whatever can fail comes before the first write."""
+        self.check()
+        if state == self.state and not self._between:
+            return
+        counts = self._counts_of(state)
+        for weight, pair in zip(self.weights, counts, strict=True):
+            weight.prepare(pair)
+        if not self._between:
+            self.statistics.leave(self.state)
+        self._between = True
+        for weight, pair in zip(self.weights, counts, strict=True):
+            weight.write(pair)
+        self.statistics.enter(state)
+        self.state, self._between = state, False
+
+    def check(self) -> None:
+        """Refuse to go on from a model that somebody else changed."""
+        self.check_layers()
+        for weight in self.weights:
+            what = weight.change()
+            if what is not None:
+                raise WeightsChangedError(
+                    f"weight {weight.entry.name!r} was {what} since this Elastic last saw it: elastic.refresh() takes "
+                    "the present weights as the dense ones; elastic.restore(discard=True) goes back to the remembered"
+                )
+
+    def check_layers(self) -> None:
+        """Refuse a model whose layers are no longer those that were seen first."""
+        for weight in self.weights:
+            for name in weight.entry.names:
+                if self._live(name) is not weight.parameter:
+                    raise WeightsChangedError(f"weight {name!r} was replaced: {REFRESH}")
+        if not self.statistics.same_layers():
+            raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
+
+    def reset_statistics(self) -> None:
+        """Give the dense state the statistics that the model had at first."""
+        self.statistics.leave(self.state)
+        self.statistics.forget(DENSE)
+        self.statistics.enter(DENSE)
+
+    @torch.no_grad()
+    def force_dense(self) -> None:
+        """Write the dense weights and statistics whatever happened to the live ones, or change nothing at all."""
+        self.check_layers()
+        for weight in self.weights:
+            weight.refuse_unwritable()
+        for weight in self.weights:
+            weight.force_dense()
+        self.statistics.force_original()
+        self.state, self._between = DENSE, False
+
+    def _live(self, name: str) -> nn.Parameter | None:
+        try:
+            return self._model.get_parameter(name)
+        except AttributeError:
+            return None
+
+    def _counts_of(self, state: State) -> list[tuple[int, int]]:
+        if self._scope == "layer" or state == DENSE:
+            return band_counts(self._plan.entries, None, state)
+        if state not in self._counts:
+            keys = [weight.keys_across() for weight in self.weights]
+            remember(self._counts, state, band_counts(self._plan.entries, keys, state))
+        return self._counts[state]
