@@ -614,7 +614,8 @@ def test_a_band_the_wrong_way_round(recover: str) -> None:
         "at": lambda: elastic.at(0.3, recover_from=0.7).__enter__(),
         "pruned": lambda: pof.pruned(model, 0.3, recover_from=0.7).__enter__(),
     }
-    with pytest.raises(pof.PofError, match=r"sp1=0\.7 must not exceed sp2=0\.3.*swap"):
+    low, high = ("sp1", "sp2") if recover == "recover" else ("recover_from", "sparsity")
+    with pytest.raises(pof.PofError, match=rf"{low}=0\.7 must not exceed {high}=0\.3.*swap"):
         calls[recover]()
     assert bits(model) == before
 

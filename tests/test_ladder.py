@@ -90,19 +90,3 @@ def test_weights_that_are_searched_hold_nothing(weight: Tensor) -> None:
     for count in (0, 1, weight.numel() // 2, weight.numel()):
         assert ladder.cut(count) == find_cut(weight, count)
     assert ladder.nbytes == 0
-
-
-def test_a_cut_is_found_once() -> None:
-    asked = 0
-
-    def keys() -> Tensor:
-        nonlocal asked
-        asked += 1
-        return WEIGHTS["normal"]
-
-    ladder = Ladder(keys)
-    assert asked == 0
-    first = ladder.cut(5000)
-    after_the_first = asked
-    assert ladder.cut(5000) == first
-    assert asked == after_the_first

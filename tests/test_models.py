@@ -26,6 +26,7 @@ PARAMETERS = {
     "resnet32": 464_154,
     "resnet44": 658_586,
     "resnet56": 853_018,
+    "digits_convnet": 93_962,
 }
 
 # Names and shapes as torchvision's checkpoints have them.
@@ -298,7 +299,7 @@ def test_stride_of_the_bottleneck_is_on_its_3x3() -> None:
 
 def test_models_import_torch_and_pof_only() -> None:
     files = list(Path(pof.models.__file__).parent.glob("*.py"))
-    assert len(files) == 4
+    assert len(files) == 5
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -370,8 +370,9 @@ def test_swapping_twice_is_an_error_and_changes_nothing() -> None:
     assert model.deep.mode == "sample"
 
 
-def test_a_model_that_is_one_layer_cannot_be_swapped() -> None:
-    with pytest.raises(PofError, match="the model is itself a Linear: put it into a Sequential"):
-        normalize_inputs(nn.Linear(3, 2), include=["weight"])
-    with pytest.raises(PofError, match="the model is itself a Conv2d"):
-        normalize_inputs(nn.Conv2d(3, 2, 1), include=["weight"])
+@pytest.mark.parametrize("model", [nn.Linear(3, 2), nn.Conv2d(3, 2, 1)])
+def test_a_model_that_is_one_layer_is_swapped_when_it_is_named(model: nn.Module) -> None:
+    with pytest.raises(PofError):
+        normalize_inputs(model)
+    assert normalize_inputs(model, include=["weight"]) == [""]
+    assert isinstance(model, (SphericalLinear, SphericalConv2d))

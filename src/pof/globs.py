@@ -11,7 +11,8 @@ def as_globs(globs: Iterable[str], what: str) -> tuple[str, ...]:
     """A tuple of globs; a single string is one glob, not its letters. `what` is the argument's name."""
     if isinstance(globs, str):
         return (globs,)
-    if not isinstance(globs, Iterable) or not all(isinstance(glob, str) for glob in (found := tuple(globs))):
+    found = tuple(globs) if isinstance(globs, Iterable) else (None,)
+    if not all(isinstance(glob, str) for glob in found):
         raise PlanError(f"{what}={globs!r} must be names or globs, such as ('fc', 'layer1.*')")
     return found
 

@@ -1,11 +1,10 @@
 """All weights and BatchNorm statistics of a model, moved from state to state together."""
 
-import torch
 from torch import nn
 
 from pof.calibrate import StateStatistics
 from pof.errors import WeightsChangedError
-from pof.planning import Plan
+from pof.planning import Plan, identity
 from pof.states import DENSE, Magnitudes, Scope, State, band_counts
 from pof.weight_states import ElasticWeight, remember
 
@@ -67,9 +66,9 @@ class ModelStates:
     def check_layers(self) -> None:
         """Refuse a model whose layers are no longer those that were seen first."""
         for weight in self.weights:
-            for name in weight.entry.names:
-                if self._live(name) is not weight.parameter:
-                    raise WeightsChangedError(f"weight {name!r} was replaced: {REFRESH}")
+            live = self._live(weight)
+            if live is not weight.parameter or live.shape != weight.entry.shape:
+                raise WeightsChangedError(f"weight {weight.entry.name!r} was replaced: {REFRESH}")
         if not self.statistics.same_layers():
             raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
 
@@ -79,22 +78,29 @@ class ModelStates:
         self.statistics.forget(DENSE)
         self.statistics.enter(DENSE)
 
-    @torch.no_grad()
     def force_dense(self) -> None:
         """Write the dense weights and statistics whatever happened to the live ones, or change nothing at all."""
-        self.check_layers()
-        for weight in self.weights:
-            weight.refuse_unwritable()
-        for weight in self.weights:
-            weight.force_dense()
+        targets = [(weight, self._live(weight)) for weight in self.weights]
+        for weight, live in targets:
+            weight.refuse_unwritable(live)
+        if not self.statistics.same_layers():
+            raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
+        for weight, live in targets:
+            weight.force_dense(live)
         self.statistics.force_original()
-        self.state, self._between = DENSE, False
 
-    def _live(self, name: str) -> nn.Parameter | None:
-        try:
-            return self._model.get_parameter(name)
-        except AttributeError:
-            return None
+    def undo(self) -> None:
+        """Write the dense weights and statistics back into the parameters that they came from."""
+        for weight in self.weights:
+            weight.force_dense(weight.parameter)
+        self.statistics.force_original()
+
+    def _live(self, weight: ElasticWeight) -> nn.Parameter:
+        """The parameter that the model has now under all names of `weight`."""
+        found = [_find(self._model, name) for name in weight.entry.names]
+        if found[0] is None or not all(_is_same(found[0], other) for other in found[1:]):
+            raise WeightsChangedError(f"weight {weight.entry.name!r} was removed or untied: {REFRESH}")
+        return found[0]
 
     def _counts_of(self, state: State) -> list[tuple[int, int]]:
         if self._scope == "layer" or state == DENSE:
@@ -103,3 +109,15 @@ class ModelStates:
             keys = [weight.keys_across() for weight in self.weights]
             remember(self._counts, state, band_counts(self._plan.entries, keys, state))
         return self._counts[state]
+
+
+def _find(model: nn.Module, name: str) -> nn.Parameter | None:
+    try:
+        return model.get_parameter(name)
+    except AttributeError:
+        return None
+
+
+def _is_same(one: nn.Parameter, other: nn.Parameter | None) -> bool:
+    """Whether the two are one parameter, or two that share their memory."""
+    return one is other or (other is not None and identity(one) == identity(other))

@@ -79,8 +79,7 @@ class Penalty:
         """
         self._begin(step)
         names = self.weights if weights is None else weights
-        trained = [name for name in names if self.weights[name].requires_grad]
-        return self.weight * self._total(self._with_gradient(name, step, scale) for name in trained)
+        return self.weight * self._total(self._with_gradient(name, step, scale) for name in names)
 
     def layers(self) -> dict[str, dict[str, float]]:
         """For logging, as of the last call: a weight's mean cosine, and its L_tr divided by its number of rows."""
@@ -145,10 +144,11 @@ class Penalty:
         kept = self._kept_units(name, units, step)
         signs = torch.sign(kept, out=self._scratch.like(kept, "signs"))
         cos = cosines(kept.mul_(signs), signs, dims)
-        if weight.grad is None:
-            weight.grad = torch.zeros_like(weight)
-        grad = entry.rows(weight.grad)[0]
-        add_ltr_gradient(grad, units, lengths, signs, cos, self.weight * scale)
+        if weight.requires_grad:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            grad = entry.rows(weight.grad)[0]
+            add_ltr_gradient(grad, units, lengths, signs, cos, self.weight * scale)
         return self._noted(name, cos)
 
     def _noted(self, name: str, cos: Cosines) -> Tensor:

@@ -165,7 +165,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, str]]]:
     """Everything that could be pruned, each with whether it is the first convolution; and what cannot, and why."""
     embeddings = {
-        _identity(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        identity(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
     }
     first = next((module for module in model.modules() if isinstance(module, CONVOLUTIONS)), None)
     found: dict[object, tuple[Entry, bool]] = {}
@@ -176,9 +176,9 @@ def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, s
             weight = module._parameters.get(attribute)
             if weight is None:
                 left_out.append((name, "it is computed (a parametrisation or an old mask): remove that first"))
-            elif _identity(weight) in embeddings:
+            elif identity(weight) in embeddings:
                 left_out.append((name, "it is tied to an embedding: untie it to prune it"))
-            elif (key := _identity(weight)) in found:
+            elif (key := identity(weight)) in found:
                 entry, is_first = found[key]
                 found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
             elif not isinstance(weight, UninitializedParameter) and weight.numel() == 0:
@@ -196,7 +196,7 @@ def _weight_names(module: nn.Module) -> tuple[str, ...]:
     return ()
 
 
-def _identity(weight: Tensor) -> object:
+def identity(weight: Tensor) -> object:
     """Equal for two parameters that are the same numbers in memory, even if they are two objects."""
     no_memory = isinstance(weight, UninitializedParameter) or weight.is_meta or weight.layout != torch.strided
     if no_memory or weight.numel() == 0:
@@ -233,12 +233,16 @@ def _refuse_unprunable(name: str, weight: nn.Parameter) -> None:
         raise PlanError(f"weight {name!r} has no shape yet (a lazy layer): run one batch through the model first")
     if weight.is_meta:
         raise PlanError(f"weight {name!r} is on the meta device and has no values: load the weights first")
-    if any(stride == 0 for size, stride in zip(weight.shape, weight.stride(), strict=True) if size > 1):
+    if weight.layout == torch.strided and _shares_elements(weight):
         raise PlanError(f"weight {name!r} is an expanded view, whose elements share memory: clone it first")
     if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or weight.layout != torch.strided:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUPPORTED_DTYPES)
         what = weight.dtype if weight.layout == torch.strided else weight.layout
         raise PlanError(f"weight {name!r} is {what}: pof prunes dense {kinds}; prune before quantising, or exclude it")
+
+
+def _shares_elements(weight: Tensor) -> bool:
+    return any(size > 1 and stride == 0 for size, stride in zip(weight.shape, weight.stride(), strict=True))
 
 
 def _with_sparsities(entries: list[Entry], sparsities: Mapping[str, float]) -> list[Entry]:

@@ -54,14 +54,15 @@ def pruned(
     check_choice(magnitudes, "magnitudes", ("raw", "unit"))
     chosen = plan(model, include=include, exclude=exclude, sparsities=sparsities)
     states = ModelStates(unwrap(model), chosen, scope, magnitudes, many_states=False)
-    changed = False
+    changed = None
     try:
         states.go(state)
         yield
-        changed = any(weight.change() is not None for weight in states.weights)
+        changed = next((weight.entry.name for weight in states.weights if weight.change() is not None), None)
     finally:
-        states.force_dense()
-    if changed:
+        states.undo()
+    states.check_layers()
+    if changed is not None:
         raise WeightsChangedError(
-            "weights were changed inside pof.pruned, and the change is lost: step the optimizer outside"
+            f"weight {changed!r} was changed inside pof.pruned, and the change is lost: step the optimizer outside"
         )

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from pof.errors import PofError, WeightsChangedError
 from pof.ladder import Ladder
-from pof.magnitude import Cut, find_cut, zero_smallest
+from pof.magnitude import Cut, find_cut, keep_mask, zero_smallest
 from pof.planning import Entry
-from pof.recovery import band_alpha, fill_band, recover, split_band
+from pof.recovery import band_alpha, fill_band, recover
 from pof.rows import rescale_rows, row_norms, unit_rows
 from pof.states import Magnitudes
 from pof.watch import CHANGED, Watch
@@ -59,7 +59,7 @@ class ElasticWeight:
     def change(self) -> str | None:
         """What somebody else did to the parameter since it was last written; None if nothing."""
         what = self._watch.change()
-        if what == CHANGED and self._dense is not None and self._is_as_written():
+        if what == CHANGED and self._dense is not None and self._is_as_written(self._dense):
             # Written and put back, as `pof.pruned` does.
             self._watch.accept()
             return None
@@ -105,23 +105,24 @@ class ElasticWeight:
         self.counts = counts
         self._watch.accept()
 
-    def refuse_unwritable(self) -> None:
-        """Raise if `force_dense` cannot work."""
-        if self.parameter.shape != self.entry.shape or self.parameter.is_meta:
+    def refuse_unwritable(self, live: nn.Parameter) -> None:
+        """Raise if the dense weights cannot be written to `live`, the parameter that the model has now."""
+        if live.shape != self.entry.shape or live.is_meta:
             raise WeightsChangedError(
                 f"weight {self.entry.name!r} has no values or another shape now: elastic.refresh() takes the present "
                 "model as the dense one"
             )
-        if self._dense is None and self.change() is not None:
+        if self._dense is None and (live is not self.parameter or self.change() is not None):
             raise WeightsChangedError(
                 f"weight {self.entry.name!r} changed before the model first left the dense state, so there is no copy "
                 "to go back to: elastic.refresh() takes the present model as the dense one"
             )
 
-    def force_dense(self) -> None:
-        """Write the dense weights, whatever the live ones have become (moved, converted, trained)."""
+    @torch.no_grad()
+    def force_dense(self, live: nn.Parameter) -> None:
+        """Write the dense weights to `live`, whatever it has become (moved, converted, trained, replaced)."""
         if self._dense is not None:
-            self.parameter.detach().copy_(self._dense)
+            live.copy_(self._dense)
 
     def _put(self, counts: tuple[int, int], out: Tensor) -> float:
         """Write the weights with `counts[0]` zeros and a band up to `counts[1]` into `out`; return alpha."""
@@ -138,20 +139,25 @@ class ElasticWeight:
         return remember(self._alphas, counts, alpha)
 
     def _put_on_sphere(self, low: Cut, high: Cut, norms: Tensor, out: Tensor) -> float:
-        """Ranked by unit rows, and each row brought back to its norm."""
-        kept, band = split_band(self.keys(), low, high)
-        # Taken from the dense weights, so that a row which loses nothing keeps its bits.
-        torch.mul(self.dense(), kept.sign_().abs_(), out=out).add_(0.0)
-        rows, dims = self.entry.rows(out)
+        """Ranked by unit rows, and each row that loses anything brought back to its norm."""
+        dense, keys = self.dense(), self.keys()
+        kept = keep_mask(keys, high)
+        values = torch.where(kept, dense, 0.0)
+        rows, dims = self.entry.rows(values)
         alpha = 0.0
         if low != high:
+            band = torch.where(keep_mask(keys, low) & ~kept, keys, 0.0)
             alpha = band_alpha([band])
             fill_band(rows, self.entry.rows(band)[0], alpha * norms)
-        rescale_rows(rows, dims, norms, torch.float64)
+        changed = torch.any(rows != self.entry.rows(dense)[0], dim=dims, keepdim=True)
+        rescale_rows(rows, dims, torch.where(changed, norms, 0.0), torch.float64)
+        out.copy_(values)
         return alpha
 
-    def _is_as_written(self) -> bool:
-        expected = torch.empty_like(self.parameter)
+    def _is_as_written(self, dense: Tensor) -> bool:
+        if self.parameter.shape != dense.shape:
+            return False
+        expected = torch.empty_like(dense)
         with torch.no_grad():
             self._put(self.counts, expected)
         return torch.equal(expected, self.parameter)
