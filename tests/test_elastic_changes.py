@@ -155,19 +155,16 @@ CALLS: dict[str, Callable[[pof.Elastic], Any]] = {
 }
 
 
-def stored(model: nn.Module) -> dict[str, Any]:
-    """As `bits`, but for models with meta tensors too."""
-    return {
-        name: value if value.is_meta else (str(value.dtype), value.detach().clone())
-        for name, value in model.state_dict().items()
-    }
+def stored(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of what the model stores; `bits` cannot read meta tensors."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(
-        (isinstance(b[name], Tensor) if isinstance(a[name], Tensor) else a[name][0] == b[name][0])
-        and (isinstance(a[name], Tensor) or torch.equal(a[name][1], b[name][1]))
-        for name in a
+        (value.device, value.dtype) == (b[name].device, b[name].dtype)
+        and (value.is_meta or torch.equal(value, b[name]))
+        for name, value in a.items()
     )
 
 
