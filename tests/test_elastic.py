@@ -608,6 +608,16 @@ def test_include_and_exclude_reach_the_elastic_and_survive_a_refresh() -> None:
         elastic.refresh()
 
 
+def test_the_overrides_are_those_of_when_it_was_made() -> None:
+    sparsities = {"fc": 0.5}
+    model = Net()
+    elastic = pof.Elastic(model, sparsities=sparsities)
+    sparsities["fc"] = 0.9
+    elastic.refresh()
+    elastic.prune(0.1)
+    assert int((model.fc.weight == 0).sum()) == 15
+
+
 # --- shapes, layouts, ties ---------------------------------------------------------------------------------------
 
 

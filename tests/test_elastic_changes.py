@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune as torch_prune
 
 import pof
+from pof import calibrate
 from pof.calibrate import StateStatistics
 from pof.weight_states import ElasticWeight
 
@@ -811,6 +812,30 @@ def test_restore_after_an_interruption_at_the_statistics(
         elastic.prune(0.8)
     elastic.restore()
     assert bits(model) == before
+
+
+def test_another_state_after_statistics_that_stopped_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of them are of a state that the model never reached."""
+    model = Net()
+    model(images())
+    dense = bits(model)
+    elastic = pof.Elastic(model)
+    elastic.prune(0.8)
+    elastic.calibrate([images()])
+    elastic.restore()
+
+    def half(model: nn.Module, statistics: list[Tensor]) -> None:
+        calibrate.buffers(model)[0].copy_(statistics[0])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as inside, pytest.raises(KeyboardInterrupt):
+        inside.setattr(calibrate, "write_statistics", half)
+        elastic.prune(0.8)
+    assert bits(model)["bn.running_mean"] != dense["bn.running_mean"]
+    elastic.prune(0.5)
+    assert bits(model)["bn.running_mean"] == dense["bn.running_mean"], "it was never calibrated at 0.5"
+    elastic.restore()
+    assert bits(model) == dense
 
 
 def test_a_write_that_stops_half_way_through_a_weight(monkeypatch: pytest.MonkeyPatch) -> None:

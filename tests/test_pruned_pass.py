@@ -283,8 +283,9 @@ def make_data_sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("make", [make_sgd, make_fused_adam, make_data_sgd])
 @pytest.mark.parametrize("magnitudes", ["raw", "unit"])
+@pytest.mark.parametrize("sparsity", [0.0, 0.5])
 def test_a_step_inside_is_an_error_and_the_weights_are_dense_again(
-    make: Callable[[nn.Module], torch.optim.Optimizer], magnitudes: Any
+    make: Callable[[nn.Module], torch.optim.Optimizer], magnitudes: Any, sparsity: float
 ) -> None:
     model = Net()
     optimizer = make(model)
@@ -292,7 +293,7 @@ def test_a_step_inside_is_an_error_and_the_weights_are_dense_again(
     before = bits(model)
     with (
         pytest.raises(pof.WeightsChangedError, match=r"'depthwise\.weight' .* step the optimizer outside"),
-        pof.pruned(model, 0.5, magnitudes=magnitudes),
+        pof.pruned(model, sparsity, magnitudes=magnitudes),
     ):
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
@@ -328,6 +329,25 @@ def test_a_layer_replaced_inside_is_an_error() -> None:
     with pytest.raises(pof.WeightsChangedError, match=r"'fc\.weight'"), pof.pruned(model, 0.5):
         model.fc = nn.Linear(8, 5)
     assert bits(model)["up.weight"] == before["up.weight"]
+
+
+@pytest.mark.parametrize("norm", [nn.Identity(), nn.BatchNorm2d(7), nn.BatchNorm2d(6)])
+def test_a_batchnorm_replaced_inside_is_a_clear_error(norm: nn.Module) -> None:
+    model = Net()
+    before = bits(model)
+    with pytest.raises(pof.WeightsChangedError, match="normalisation"), pof.pruned(model, 0.5):
+        model.bn = norm  # type: ignore[assignment]
+    assert all(bits(model)[name] == before[name] for name in PLANNED)
+
+
+def test_a_weight_reshaped_inside_leaves_the_others_dense() -> None:
+    model = Net()
+    before = bits(model)
+    with pytest.raises(pof.WeightsChangedError, match=r"'depthwise\.weight'"), pof.pruned(model, 0.5):
+        model(data()[0])
+        model.depthwise.weight.data = torch.randn(3, 1, 3, 3)
+    after = bits(model)
+    assert {name for name in before if before[name] != after[name]} == {"depthwise.weight"}
 
 
 def test_backward_outside_is_a_loud_error() -> None:

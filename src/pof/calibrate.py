@@ -23,21 +23,21 @@ def norm_layers(model: nn.Module) -> list[_NormBase]:
     return layers
 
 
-def buffers(model: nn.Module) -> Statistics:
-    """The live tensors that hold the statistics of `model`."""
-    found = (getattr(layer, name) for layer in norm_layers(model) for name in BUFFERS)
+def buffers(layers: Iterable[_NormBase]) -> Statistics:
+    """The live tensors that hold the statistics of `layers`."""
+    found = (getattr(layer, name) for layer in layers for name in BUFFERS)
     return [buffer for buffer in found if buffer is not None]
 
 
-def read_statistics(model: nn.Module) -> Statistics:
-    """A copy of the statistics of `model`."""
-    return [buffer.clone() for buffer in buffers(model)]
+def read_statistics(layers: Iterable[_NormBase]) -> Statistics:
+    """A copy of the statistics of `layers`."""
+    return [buffer.clone() for buffer in buffers(layers)]
 
 
 @torch.no_grad()
-def write_statistics(model: nn.Module, statistics: Statistics) -> None:
+def write_statistics(layers: Iterable[_NormBase], statistics: Statistics) -> None:
     """Put back what `read_statistics` gave."""
-    for buffer, value in zip(buffers(model), statistics, strict=True):
+    for buffer, value in zip(buffers(layers), statistics, strict=True):
         buffer.copy_(value)
 
 
@@ -50,27 +50,28 @@ class StateStatistics:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._layers = norm_layers(model)
-        self._original = self._loaded = read_statistics(model)
+        self._original = self._loaded = read_statistics(self._layers)
         self._own: dict[Hashable, Statistics] = {}
 
     def same_layers(self) -> bool:
         """Whether the model has the same normalisation layers, of the same sizes, as at first."""
         now = norm_layers(self._model)
         same = len(now) == len(self._layers) and all(a is b for a, b in zip(now, self._layers, strict=True))
-        return same and [b.shape for b in buffers(self._model)] == [b.shape for b in self._original]
+        return same and self._same_sizes()
 
     def leave(self, state: Hashable) -> None:
         """Remember what was estimated (or trained) in `state` since it was entered."""
         # Compared by value: torch does not count every change of a running statistic.
-        if not all(map(torch.equal, buffers(self._model), self._loaded)):
-            self._own[state] = self._loaded = read_statistics(self._model)
+        if not all(map(torch.equal, buffers(self._layers), self._loaded)):
+            self._own[state] = self._loaded = read_statistics(self._layers)
 
     def enter(self, state: Hashable) -> None:
         """Load the statistics of `state`; the present ones are those that `leave` saw last."""
         wanted = self._own.get(state, self._original)
         if wanted is not self._loaded:
-            # Set last: if this is interrupted, the statistics are written again.
-            write_statistics(self._model, wanted)
+            # Unknown until all is written, so that an interrupted write is done again.
+            self._loaded = []
+            write_statistics(self._layers, wanted)
             self._loaded = wanted
 
     def forget(self, state: Hashable) -> None:
@@ -78,9 +79,13 @@ class StateStatistics:
         self._own.pop(state, None)
 
     def force_original(self) -> None:
-        """Write the original statistics, whatever the present ones are."""
-        write_statistics(self._model, self._original)
-        self._loaded = self._original
+        """Write the original statistics to the original layers, whatever is in them now, if they have their size."""
+        if self._same_sizes():
+            write_statistics(self._layers, self._original)
+            self._loaded = self._original
+
+    def _same_sizes(self) -> bool:
+        return [b.shape for b in buffers(self._layers)] == [b.shape for b in self._original]
 
 
 def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
@@ -90,35 +95,35 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
     but the normalisation layers runs in evaluation mode. Mode and momentum are left as found; on an error the
     statistics too.
     """
-    before = read_statistics(model)
+    layers = norm_layers(model)
+    before = read_statistics(layers)
     count = 0
     try:
-        with _averaging(model) as layers, torch.no_grad():
+        with _averaging(model, layers), torch.no_grad():
             for batch in batches:
                 for layer in layers:
                     # BatchNorm averages by itself; InstanceNorm takes no momentum of None.
                     layer.momentum = None if isinstance(layer, _BatchNorm) else 1.0 / (count + 1)
                 _run(model, batch)
                 count += 1
-        _check(model, count)
+        _check(layers, count)
     except BaseException:
-        write_statistics(model, before)
+        write_statistics(layers, before)
         raise
     return count
 
 
 @contextmanager
-def _averaging(model: nn.Module) -> Iterator[list[_NormBase]]:
+def _averaging(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
     """The normalisation layers learn anew; everything else is in evaluation mode."""
     modes = [(module, module.training) for module in model.modules()]
-    layers = norm_layers(model)
     momenta = [layer.momentum for layer in layers]
     model.eval()
     try:
         for layer in layers:
             layer.reset_running_stats()
             layer.training = True
-        yield layers
+        yield
     finally:
         for module, mode in modes:
             module.training = mode
@@ -138,8 +143,8 @@ def _on(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
-def _check(model: nn.Module, count: int) -> None:
+def _check(layers: list[_NormBase], count: int) -> None:
     if count == 0:
         raise PofError("batches is empty: pass at least one batch of inputs (2,000 images are plenty)")
-    if not all(bool(torch.isfinite(buffer).all()) for buffer in buffers(model)):
+    if not all(bool(torch.isfinite(buffer).all()) for buffer in buffers(layers)):
         raise PofError("the batches gave statistics with NaN or inf: look for such values in the inputs")

@@ -86,7 +86,7 @@ class Elastic:
         self.magnitudes: Magnitudes = magnitudes
         self._model = unwrap(model) if isinstance(model, nn.Module) else model
         self._globs = {"include": as_globs(include, "include"), "exclude": as_globs(exclude, "exclude")}
-        self._sparsities = sparsities
+        self._sparsities = dict(sparsities) if isinstance(sparsities, Mapping) else sparsities
         self.refresh()
 
     @property

@@ -83,7 +83,7 @@ def in_memory_order(tensor: Tensor) -> Tensor:
 
 def bits_to_magnitude(bits: int, dtype: torch.dtype) -> float:
     """The magnitude whose integer form is `bits`."""
-    return float(torch.tensor(bits).to(_INTEGERS[dtype][0]).view(dtype))
+    return float(torch.tensor(bits, device="cpu").to(_INTEGERS[dtype][0]).view(dtype))
 
 
 def find_cut(values: Tensor, count: int, scratch: Scratch | None = None) -> Cut:
@@ -190,4 +190,4 @@ def _just_below(value: float, dtype: torch.dtype) -> float:
     """The largest magnitude under `value`; below zero there is none, and a negative number keeps all."""
     if value <= 0.0:
         return -1.0
-    return bits_to_magnitude(int(magnitude_bits(torch.tensor([value], dtype=dtype))) - 1, dtype)
+    return bits_to_magnitude(int(magnitude_bits(torch.tensor([value], dtype=dtype, device="cpu"))) - 1, dtype)

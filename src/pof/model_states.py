@@ -89,10 +89,16 @@ class ModelStates:
             weight.force_dense(live)
         self.statistics.force_original()
 
-    def undo(self) -> None:
-        """Write the dense weights and statistics back into the parameters that they came from."""
+    def copy_dense(self) -> None:
+        """Copy the dense weights now, so that `undo` has them."""
         for weight in self.weights:
-            weight.force_dense(weight.parameter)
+            weight.dense()
+
+    def undo(self) -> None:
+        """Write the dense weights and statistics back to where they came from, as far as that still is."""
+        for weight in self.weights:
+            if weight.parameter.shape == weight.entry.shape:
+                weight.force_dense(weight.parameter)
         self.statistics.force_original()
 
     def _live(self, weight: ElasticWeight) -> nn.Parameter:

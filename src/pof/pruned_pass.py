@@ -54,6 +54,7 @@ def pruned(
     check_choice(magnitudes, "magnitudes", ("raw", "unit"))
     chosen = plan(model, include=include, exclude=exclude, sparsities=sparsities)
     states = ModelStates(unwrap(model), chosen, scope, magnitudes, many_states=False)
+    states.copy_dense()
     changed = None
     try:
         states.go(state)
