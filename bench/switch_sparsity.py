@@ -1,6 +1,6 @@
 """How fast a ResNet-50 changes its sparsity, beside torch's own pruning and beside a plain copy of the weights.
 
-    python bench/switch_sparsity.py [--rounds 7] [--threads 1]
+    python bench/switch_sparsity.py [--rounds 15] [--threads 1]
 
 Prints JSON. Each figure is the median over rounds in which every candidate runs once; the sparsities of a round are new
 to pof ("new") or have been used before ("seen").
@@ -21,7 +21,7 @@ from timing import interleaved, machine
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -3,6 +3,7 @@
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 
@@ -29,7 +30,14 @@ def machine() -> dict[str, object]:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "avx2": torch.backends.cpu.get_cpu_capability(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
         "pof": pof.__version__,
+        "commit": _commit(),
     }
+
+
+def _commit() -> str | None:
+    """The commit that was measured; with a plus sign if the tree had changes."""
+    git = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
+    return git.stdout.strip() or None

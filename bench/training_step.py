@@ -1,6 +1,6 @@
 """What pof.attach adds to a training step of ResNet-18 (224x224, batch 16), beside the plain step.
 
-    python bench/training_step.py [--rounds 7] [--batch 16] [--threads N]
+    python bench/training_step.py [--rounds 15] [--batch 16] [--threads N]
 
 Prints JSON. The two models start alike and train side by side, a step each in turn.
 """
@@ -19,7 +19,7 @@ from timing import interleaved, machine
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=None)
     options = parser.parse_args()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import pof
 from pof.data.digits import digits
 from pof.elastic import Elastic
 from pof.models.digits_convnet import digits_convnet
@@ -55,8 +56,8 @@ class DemoResult:
     rows: tuple[DemoRow, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON, with the versions that made it."""
+        return {**asdict(self), "versions": {"pof": pof.__version__, "torch": str(torch.__version__)}}
 
     def curve(self, network: str, column: str) -> list[tuple[float, float]]:
         """Points (sparsity, accuracy) of one line of the plot."""

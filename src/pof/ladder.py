@@ -17,10 +17,17 @@ SMALLEST = 1 << 16
 
 
 class Ladder:
-    """Cuts of one weight at any count. `keys` gives what is ranked, the same numbers at each call."""
+    """Cuts of one weight at any count.
 
-    def __init__(self, keys: Callable[[], Tensor]) -> None:
+    Args:
+        keys: gives what is ranked, the same numbers at each call.
+        zeros_alike: whether it is all the same which of several zeros is pruned; in a weight that is sparse already,
+            telling them apart costs more than everything else.
+    """
+
+    def __init__(self, keys: Callable[[], Tensor], *, zeros_alike: bool = False) -> None:
         self._keys = keys
+        self._zeros_alike = zeros_alike
         self._sorted = False
         self._low = np.empty(0, np.uint16)
         self._high = np.empty(0, np.uint16)
@@ -39,7 +46,7 @@ class Ladder:
         if not 0 < count < len(self._low):
             return find_cut(keys, count)
         last_pruned = self._bits(count - 1)
-        if last_pruned < self._bits(count):
+        if last_pruned < self._bits(count) or (last_pruned == 0 and self._zeros_alike):
             return cut_above(keys, last_pruned)
         return cut_through(keys, last_pruned, count - self._rank(last_pruned))
 
@@ -57,15 +64,15 @@ class Ladder:
         self._sorted = True
 
     def _bits(self, rank: int) -> int:
-        run = int(np.searchsorted(self._starts, rank, side="right")) - 1
+        run = int(np.searchsorted(self._starts, np.int32(rank), side="right")) - 1
         return (int(self._high[run]) << 16) | int(self._low[rank])
 
     def _rank(self, bits: int) -> int:
         """How many magnitudes are smaller than the one with these bits, which is in the ladder."""
-        run = int(np.searchsorted(self._high, bits >> 16))
+        run = int(np.searchsorted(self._high, np.uint16(bits >> 16)))
         start = int(self._starts[run])
         end = int(self._starts[run + 1]) if run + 1 < len(self._starts) else len(self._low)
-        return start + int(np.searchsorted(self._low[start:end], bits & 0xFFFF))
+        return start + int(np.searchsorted(self._low[start:end], np.uint16(bits & 0xFFFF)))
 
 
 def _pays(keys: Tensor) -> bool:

@@ -118,10 +118,12 @@ class ModelStates:
 
 
 def _find(model: nn.Module, name: str) -> nn.Parameter | None:
-    try:
-        return model.get_parameter(name)
-    except AttributeError:
-        return None
+    """The parameter of that name; `get_parameter` would take most of the time of a change of state."""
+    *path, attribute = name.split(".")
+    module: nn.Module | None = model
+    for part in path:
+        module = module._modules.get(part) if module is not None else None
+    return module._parameters.get(attribute) if module is not None else None
 
 
 def _is_same(one: nn.Parameter, other: nn.Parameter | None) -> bool:

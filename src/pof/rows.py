@@ -12,7 +12,7 @@ from torch import Tensor
 def row_norms(rows: Tensor, dims: Sequence[int], accumulate: torch.dtype = torch.float32) -> Tensor:
     """The Euclidean norm of each row, in float32 (float64 for float64 weights).
 
-    `accumulate=torch.float64` makes the norms of narrower weights independent of the memory layout; ranking asks for it.
+    `accumulate=torch.float64` makes the norms of narrower weights independent of the memory layout, for ranking.
     """
     result = torch.float64 if rows.dtype is torch.float64 else torch.float32
     accumulate = torch.promote_types(result, accumulate)

@@ -46,7 +46,7 @@ class ElasticWeight:
         self._dense: Tensor | None = None
         self._norms: Tensor | None = None
         # Sorting pays when many states follow; for a single one a search is quicker.
-        self._ladder = Ladder(self.keys) if many_states else None
+        self._ladder = Ladder(self.keys, zeros_alike=magnitudes == "raw") if many_states else None
         self._cuts: dict[int, Cut] = {}
         self._alphas: dict[tuple[int, int], float] = {}
         self._watch = Watch(parameter)
