@@ -2,8 +2,8 @@
 
     python bench/switch_sparsity.py [--rounds 15] [--threads 1]
 
-Prints JSON. Each figure is the median over rounds in which every candidate runs once; the sparsities of a round are new
-to pof ("new") or have been used before ("seen").
+Prints JSON: medians over rounds in which every candidate runs once, and of the ratios within a round. The sparsities of
+a round are new to pof ("new") or have been used before ("seen").
 """
 
 import argparse
@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 import pof
-from timing import interleaved, machine
+from timing import interleaved, machine, median_milliseconds, ratio
 
 
 def main() -> None:
@@ -55,16 +55,16 @@ def main() -> None:
         },
         options.rounds,
     )
-    new, copy = seconds["pof, new sparsity"], seconds["plain copy"]
     weights = elastic.plan.weights
     result = {
         "bench": "switch_sparsity",
         "model": "resnet50",
         "weights": weights,
-        "milliseconds": {name: round(value * 1e3, 2) for name, value in seconds.items()},
+        "milliseconds": median_milliseconds(seconds),
         "first_call_milliseconds": round(first_call * 1e3, 1),
-        "times_faster_than_torch": round(seconds["torch l1_unstructured + remove"] / new, 1),
-        "times_a_plain_copy": round(new / copy, 2),
+        "times_faster_than_torch": ratio(seconds, "torch l1_unstructured + remove", "pof, new sparsity"),
+        "times_a_plain_copy": ratio(seconds, "pof, new sparsity", "plain copy"),
+        "times_a_plain_copy_when_seen_before": ratio(seconds, "pof, sparsity seen before", "plain copy"),
         "bytes_a_weight_beside_the_dense_copy": round(elastic.nbytes / weights, 4),
         "rounds": options.rounds,
         "machine": machine(),

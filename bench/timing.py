@@ -12,16 +12,27 @@ import torch
 import pof
 
 
-def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median seconds of each candidate over `rounds`, after one round to warm up."""
+def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """The seconds of each candidate in each of `rounds`, after one round to warm up; every other round runs backwards."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for round_number in range(rounds + 1):
-        for name, run in candidates.items():
+        names = list(candidates)
+        for name in names if round_number % 2 else reversed(names):
             start = time.perf_counter()
-            run()
+            candidates[name]()
             if round_number > 0:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+    return seconds
+
+
+def median_milliseconds(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    """The median of each candidate."""
+    return {name: round(1e3 * statistics.median(times), 2) for name, times in seconds.items()}
+
+
+def ratio(seconds: Mapping[str, list[float]], name: str, peer: str) -> float:
+    """How many times as long as `peer` the candidate takes: the median over rounds of the ratio within a round."""
+    return round(statistics.median(a / b for a, b in zip(seconds[name], seconds[peer], strict=True)), 4)
 
 
 def machine() -> dict[str, object]:

@@ -1,8 +1,8 @@
 """What pof.attach adds to a training step of ResNet-18 (224x224, batch 16), beside the plain step.
 
-    python bench/training_step.py [--rounds 15] [--batch 16] [--threads N]
+    python bench/training_step.py [--rounds 31] [--batch 16] [--threads N]
 
-Prints JSON. The two models start alike and train side by side, a step each in turn.
+Prints JSON: medians, and the median of the ratios within a round. The two models start alike and train side by side, a step each in turn.
 """
 
 import argparse
@@ -13,13 +13,13 @@ import torch
 from torch.nn import functional as F
 
 import pof
-from timing import interleaved, machine
+from timing import interleaved, machine, median_milliseconds, ratio
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=None)
     options = parser.parse_args()
@@ -33,8 +33,8 @@ def main() -> None:
         "bench": "training_step",
         "model": "resnet18",
         "batch": options.batch,
-        "milliseconds": {name: round(value * 1e3, 1) for name, value in seconds.items()},
-        "times_the_plain_step": round(seconds["pof.attach"] / seconds["plain"], 4),
+        "milliseconds": median_milliseconds(seconds),
+        "times_the_plain_step": ratio(seconds, "pof.attach", "plain"),
         "rounds": options.rounds,
         "machine": machine(),
     }
