@@ -13,7 +13,7 @@ import pof
 
 
 def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """The seconds of each candidate in each of `rounds`, after one round to warm up; every other round runs backwards."""
+    """The seconds of each candidate in each round, after one to warm up; every other round runs backwards."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for round_number in range(rounds + 1):
         names = list(candidates)

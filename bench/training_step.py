@@ -2,7 +2,7 @@
 
     python bench/training_step.py [--rounds 31] [--batch 16] [--threads N]
 
-Prints JSON: medians, and the median of the ratios within a round. The two models start alike and train side by side, a step each in turn.
+Prints JSON: medians, and the median of the ratios within a round. The two models start alike and train side by side.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """The README's code runs as written, in order."""
 
+import json
 import re
 from pathlib import Path
 
@@ -20,3 +21,23 @@ def test_links_lead_somewhere() -> None:
     assert links
     missing = [link for link in links if "://" not in link and not (README.parent / link).exists()]
     assert not missing
+
+
+def test_figures_are_those_of_the_records() -> None:
+    results = README.parent / "results"
+    switch = json.loads((results / "switch_sparsity.json").read_text())
+    step = json.loads((results / "training_step.json").read_text())
+    rows = {
+        row["network"]: row
+        for row in json.loads((results / "demo_digits.json").read_text())["rows"]
+        if row["sparsity"] == 0.8
+    }
+    figures = [
+        f"| {switch['times_faster_than_torch']:.0f}x faster |",
+        f"| {switch['times_a_plain_copy']:.2f}x its time |",
+        f"| {switch['bytes_a_weight_beside_the_dense_copy']:.2f} bytes a weight |",
+        f"| {step['times_the_plain_step']:.3f}x its time |",
+        f"plain fine-tuning keeps {100 * rows['plain']['pruned']:.0f} %, `pof` {100 * rows['pof']['pruned']:.0f} %",
+    ]
+    text = README.read_text()
+    assert [figure for figure in figures if figure not in text] == []
