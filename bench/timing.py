@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 
@@ -50,5 +51,9 @@ def machine() -> dict[str, object]:
 
 def _commit() -> str | None:
     """The commit that was measured; with a plus sign if the tree had changes."""
-    git = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
+    command = ["git", "describe", "--always", "--dirty=+"]
+    try:
+        git = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    except OSError:
+        return None
     return git.stdout.strip() or None

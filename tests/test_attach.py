@@ -673,7 +673,9 @@ def test_a_resume_without_its_state_would_be_another_training() -> None:
 def test_the_state_of_a_training_with_other_settings_is_refused(sphere: bool) -> None:
     model = small_model()
     optimizer = sgd(model.parameters())
-    saved = pof.attach(model, optimizer, sphere=not sphere, **SETTINGS).state_dict()
+    first = pof.attach(model, optimizer, sphere=not sphere, **SETTINGS)
+    saved = first.state_dict()
+    first.remove()
     attached = pof.attach(model, optimizer, sphere=sphere, **SETTINGS)
     with pytest.raises(PofError, match="sphere"):
         attached.load_state_dict(saved)
@@ -684,6 +686,7 @@ def test_masks_of_another_plan_are_refused() -> None:
     optimizer = sgd(model.parameters())
     wide = pof.attach(model, optimizer, sphere=False, refresh=2, **SETTINGS)
     plain_steps(model, optimizer, batches(1))
+    wide.remove()
     narrow = pof.attach(model, optimizer, sphere=False, refresh=2, include="6", **SETTINGS)
     with pytest.raises(PofError, match="another plan"):
         narrow.load_state_dict(wide.state_dict())
@@ -751,7 +754,7 @@ def test_a_compiled_model_trains_the_same() -> None:
         ({"tr": "0.9"}, "tr='0.9' must be a number"),
         ({"tr": (0.9, 0.8, 0.7)}, "must be one number or a pair"),
         ({"tr": 0.0}, r"must be in \(0, 1\)"),
-        ({"steps": None}, "steps=None must be the number of steps"),
+        ({"steps": None}, "steps=None must be the number of optimiser steps"),
         ({"steps": 0}, "steps=0 must be .* 1 or more"),
         ({"steps": 10.5}, r"steps=10\.5 must be"),
         ({"weight": -1}, "weight=-1 must be .*0 or more"),
@@ -792,5 +795,5 @@ def test_the_optimizer_of_another_model_is_an_error() -> None:
 
 @pytest.mark.parametrize("optimizer", [None, "sgd", torch.optim.SGD])
 def test_what_is_no_optimizer_is_an_error(optimizer: Any) -> None:
-    with pytest.raises(PofError, match=r"must be a torch\.optim\.Optimizer"):
+    with pytest.raises(PofError, match=r"pass a torch\.optim\.Optimizer"):
         pof.attach(small_model(), optimizer, **SETTINGS)

@@ -50,13 +50,19 @@ def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["demo", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["test_images"] == 500
-    assert {row["network"] for row in printed["rows"]} == {"plain", "pof"}
+    assert {row["network"] for row in printed["rows"]} == {"plain", "plain, unit", "pof", "pof, raw"}
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_plot_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--plot", str(tmp_path / "missing" / "plot.png")]) == 2
-    assert "pof: cannot write" in capsys.readouterr().err
+    (tmp_path / "folder.png").mkdir()
+    for path in ("missing/plot.png", "plot.xyz", "folder.png"):
+        assert main(["demo", "--plot", str(tmp_path / path)]) == 2
+        printed = capsys.readouterr()
+        assert printed.err.startswith("pof: cannot ")
+        assert "training" not in printed.err, "it is refused before the work"
+    assert main(["demo", "--json", "--plot", "plot.png"]) == 2
+    assert "leave --plot out" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("quick")

@@ -870,13 +870,15 @@ def test_weights_that_share_memory_in_another_shape() -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 6))
     model[1].weight = nn.Parameter(model[0].weight.detach().t())
     before = bits(model)
-    elastic = pof.Elastic(model)
-    for sparsity in (0.5, 0.75):
-        elastic.prune(sparsity)
-        assert elastic.sparsity == sparsity
-        assert torch.equal(model[1].weight, model[0].weight.t())
-    elastic.restore()
-    assert bits(model) == before
+    for magnitudes in ("raw", "unit"):
+        with pytest.warns(UserWarning, match=r"1\.weight is not pruned: it shares memory with 0\.weight"):
+            elastic = pof.Elastic(model, magnitudes=magnitudes)
+        for sparsity in (0.5, 0.75):
+            elastic.prune(sparsity)
+            assert elastic.sparsity == sparsity
+            assert torch.equal(model[1].weight, model[0].weight.t())
+        elastic.restore()
+        assert bits(model) == before
 
 
 def test_requires_grad_and_grad_are_untouched() -> None:
@@ -1110,5 +1112,5 @@ def test_bad_settings_are_one_line(words: str) -> None:
 
 @pytest.mark.parametrize("model", [None, 3, Net])
 def test_what_is_no_model_is_one_line(model: Any) -> None:
-    with pytest.raises(pof.PofError, match=r"model=.* must be a torch\.nn\.Module"):
+    with pytest.raises(pof.PofError, match=r"model is .*: pass a torch\.nn\.Module"):
         pof.Elastic(model)

@@ -44,12 +44,12 @@ WEIGHTS = {
 def test_a_cut_is_the_one_that_a_search_finds(name: str) -> None:
     weight = WEIGHTS[name]
     n = weight.numel()
-    ladder = Ladder(lambda: weight)
+    ladder = Ladder()
     counts = [0, 1, 2, n // 2, n - 2, n - 1, n, *torch.randint(0, n, (60,), generator=generator()).tolist()]
     zeros = int((weight == 0).sum())
     counts += [max(zeros - 1, 0), zeros, min(zeros + 1, n), *range(n - 300, n, 7)]
     for count in counts:
-        assert ladder.cut(count) == find_cut(weight, count), count
+        assert ladder.cut(count, lambda: weight) == find_cut(weight, count), count
     assert ladder.nbytes <= 2 * n
 
 
@@ -59,24 +59,24 @@ def test_every_count_of_a_weight_without_ties() -> None:
     magnitudes = torch.arange(1, SMALLEST + 1, dtype=torch.float32).pow(3)
     signs = 2 * torch.randint(0, 2, (SMALLEST,), generator=generator()) - 1
     weight = (signs * magnitudes)[order]
-    ladder = Ladder(lambda: weight)
+    ladder = Ladder()
     expected = [Cut(-1.0, 0), *(Cut(magnitude, SMALLEST) for magnitude in magnitudes[:-1].tolist())]
-    assert [ladder.cut(count) for count in range(SMALLEST)] == expected
+    assert [ladder.cut(count, lambda: weight) for count in range(SMALLEST)] == expected
 
 
 def test_every_weight_of_one_tie_can_be_the_last_one_pruned() -> None:
     weight = torch.ones(SMALLEST)
     weight[::2] = -1
-    ladder = Ladder(lambda: weight)
+    ladder = Ladder()
     for count in (1, 2, 3, 1000, SMALLEST - 1):
-        assert ladder.cut(count) == Cut(1.0, count)
+        assert ladder.cut(count, lambda: weight) == Cut(1.0, count)
 
 
 def test_memory_is_two_bytes_a_weight() -> None:
     weight = normal(1000, 1000)
-    ladder = Ladder(lambda: weight)
+    ladder = Ladder()
     assert ladder.nbytes == 0, "nothing is held before it is needed"
-    ladder.cut(700_000)
+    ladder.cut(700_000, lambda: weight)
     assert 1.9 * weight.numel() < ladder.nbytes <= 2 * weight.numel()
     held = [value.nbytes for value in vars(ladder).values() if isinstance(value, np.ndarray)]
     assert sum(held) == ladder.nbytes, "what is reported is all that is held"
@@ -86,7 +86,7 @@ def test_memory_is_two_bytes_a_weight() -> None:
     "weight", [normal(SMALLEST - 1), normal(3), WEIGHTS["float64"]], ids=["almost", "tiny", "float64"]
 )
 def test_weights_that_are_searched_hold_nothing(weight: Tensor) -> None:
-    ladder = Ladder(lambda: weight)
+    ladder = Ladder()
     for count in (0, 1, weight.numel() // 2, weight.numel()):
-        assert ladder.cut(count) == find_cut(weight, count)
+        assert ladder.cut(count, lambda: weight) == find_cut(weight, count)
     assert ladder.nbytes == 0

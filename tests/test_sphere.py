@@ -335,7 +335,7 @@ def test_the_optimizer_of_another_model_is_an_error() -> None:
 
 @pytest.mark.parametrize("optimizer", [None, "sgd", nn.Linear(2, 2)])
 def test_what_is_no_optimizer_is_an_error(optimizer: Any) -> None:
-    with pytest.raises(PofError, match=r"must be a torch\.optim\.Optimizer"):
+    with pytest.raises(PofError, match=r"pass a torch\.optim\.Optimizer"):
         pof.Sphere(nn.Linear(4, 4)).attach(optimizer)
 
 

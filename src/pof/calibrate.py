@@ -95,6 +95,10 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
     but the normalisation layers runs in evaluation mode. Mode and momentum are left as found; on an error the
     statistics too.
     """
+    if isinstance(batches, (Tensor, Mapping)) or not isinstance(batches, Iterable):
+        raise PofError(
+            f"batches is a {type(batches).__name__}: pass a list or another iterable of them, such as [batch]"
+        )
     layers = norm_layers(model)
     before = read_statistics(layers)
     count = 0
@@ -102,8 +106,9 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
         with _averaging(model, layers), torch.no_grad():
             for batch in batches:
                 for layer in layers:
-                    # BatchNorm averages by itself; InstanceNorm takes no momentum of None.
-                    layer.momentum = None if isinstance(layer, _BatchNorm) else 1.0 / (count + 1)
+                    # BatchNorm averages by itself if it counts batches; the others take no momentum of None.
+                    counts = isinstance(layer, _BatchNorm) and layer.num_batches_tracked is not None
+                    layer.momentum = None if counts else 1.0 / (count + 1)
                 _run(model, batch)
                 count += 1
         _check(layers, count)
@@ -118,10 +123,12 @@ def _averaging(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
     """The normalisation layers learn anew; everything else is in evaluation mode."""
     modes = [(module, module.training) for module in model.modules()]
     momenta = [layer.momentum for layer in layers]
-    model.eval()
     try:
+        # Set one by one: `model.eval()` would run what layers do on their own when the mode changes.
+        for module, _ in modes:
+            module.training = False
         for layer in layers:
-            layer.reset_running_stats()
+            _reset(layer)
             layer.training = True
         yield
     finally:
@@ -129,6 +136,14 @@ def _averaging(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
             module.training = mode
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
+
+
+def _reset(layer: _NormBase) -> None:
+    """As `reset_running_stats`, which fails where batches are not counted."""
+    for name, start in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
+        buffer = getattr(layer, name)
+        if buffer is not None:
+            buffer.fill_(start)
 
 
 def _run(model: nn.Module, batch: Any) -> None:

@@ -1,7 +1,7 @@
 """Checks of what a user passes in, shared by several classes."""
 
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 
 from torch import Tensor
 
@@ -16,9 +16,9 @@ def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
 
 def check_whole(value: object, name: str, meaning: str) -> int:
     """Return `value` if it is a whole number of 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PofError(f"{name}={value!r} must be {meaning}, 1 or more")
-    return value
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise PofError(f"{name}={value!r} must be {meaning}: a whole number, 1 or more")
+    return int(value)
 
 
 def check_not_negative(value: object, name: str, remedy: str) -> float:

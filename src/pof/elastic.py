@@ -47,7 +47,8 @@ class Elastic:
 
     It knows the weights as they are when it is made. The dense weights are copied when the model first leaves the dense
     state. A model stays in its state when its Elastic is dropped. Changes that somebody else makes to the weights (an
-    optimiser step, `load_state_dict`, `.to(...)`) are noticed at the next call: `refresh()` takes them up.
+    optimiser step, `load_state_dict`, `.to(...)`) are noticed at the next call: `refresh()` takes them up. Only single
+    values that are written through `.data`, past torch's count of changes, may escape.
 
     Args:
         model: any module, trained with pof or not.
@@ -89,9 +90,12 @@ class Elastic:
         self._sparsities = dict(sparsities) if isinstance(sparsities, Mapping) else sparsities
         self.refresh()
 
+    def __repr__(self) -> str:
+        return f"Elastic({type(self._model).__name__}, {self.state}, scope={self.scope}, magnitudes={self.magnitudes})"
+
     @property
     def state(self) -> State:
-        """The state that the model was last put into."""
+        """The state that the model was last put into; "dense" is how this Elastic first saw it."""
         return self._states.state
 
     @property
@@ -159,8 +163,9 @@ class Elastic:
     def calibrate(self, batches: Iterable[Any]) -> int:
         """Re-estimate the BatchNorm statistics of the present state from `batches`; return how many there were.
 
-        They belong to this state: another state has its own (the dense ones until calibrated), and coming back brings
-        these back. A batch is a tensor, a tuple whose first element is the input, or a dict of keyword arguments.
+        They belong to this state: another state has its own (at first those that the model came with), and coming back
+        brings these back, until `refresh()` forgets them. `restore()` brings back those that the model came with. A
+        batch is a tensor, a tuple whose first element is the input, or a dict of keyword arguments.
         """
         self._states.check()
         return estimate_statistics(self._model, batches)

@@ -28,7 +28,7 @@ def refuse_unmatched(globs: Iterable[str], what: str, weights: Sequence[Sequence
     for glob in globs:
         if not any(matches(names, (glob,)) for names in weights):
             known = [path for names in weights for name in names for path in _paths(name)]
-            close = get_close_matches(str(glob), known, n=1, cutoff=0.0)
+            close = get_close_matches(str(glob), known, n=1, cutoff=0.4)
             hint = f"; the nearest name is {close[0]!r}" if close else ""
             raise PlanError(
                 f"{what}={glob!r} matches no weight or module of the plan{hint}: print(pof.plan(model)) lists them"

@@ -1,6 +1,8 @@
 """What pof hangs on an optimiser: the traps of other people's training loops are handled here, once."""
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ def innermost(optimizer: Optimizer) -> Optimizer:
     while (inner := getattr(optimizer, "optimizer", None)) is not None:
         optimizer = inner
     if not isinstance(optimizer, Optimizer):
-        raise PofError(f"optimizer={optimizer!r} must be a torch.optim.Optimizer")
+        raise PofError(f"optimizer is a {type(optimizer).__name__}: pass a torch.optim.Optimizer")
     return optimizer
 
 
@@ -24,6 +26,12 @@ def trained_by(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> dict[s
     """Those of `weights` that `optimizer` changes at its next step: it holds them, and they are not frozen."""
     held = {id(p) for group in innermost(optimizer).param_groups for p in group["params"]}
     return {name: weight for name, weight in weights.items() if id(weight) in held and weight.requires_grad}
+
+
+def refuse_maximizer(optimizer: Optimizer) -> None:
+    """Raise if `optimizer` climbs: it would climb the penalty too."""
+    if any(group.get("maximize") for group in innermost(optimizer).param_groups):
+        raise PofError("the optimizer has maximize=True and would raise the penalty: negate your loss instead")
 
 
 def refuse_stranger(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> None:
@@ -38,7 +46,7 @@ def after_step(optimizer: Optimizer, action: Callable[[], None], *, first: bool 
     inner = innermost(optimizer)
 
     def hook(*_: object) -> None:
-        if not _was_skipped(inner):
+        if not _was_skipped(inner) and not _is_inner_step(inner):
             action()
 
     hooks = inner._optimizer_step_post_hooks
@@ -60,6 +68,8 @@ def before_step(optimizer: Optimizer, add_gradient: Callable[[Tensor | float], T
     """
 
     def hook(inner: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        if _is_inner_step(inner):
+            return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             scale = getattr(inner, "grad_scale", None)
@@ -90,3 +100,17 @@ def _was_skipped(optimizer: Optimizer) -> bool:
     """Whether a GradScaler told a fused optimiser to leave the weights as they are."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
+
+
+def _is_inner_step(optimizer: Optimizer) -> bool:
+    """Whether the step that runs our hook was called by another step of the same optimiser.
+
+    torch hooks the `step` of a class and of its subclass; one that calls `super().step()` would run hooks twice.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    steps = 0
+    while frame is not None and steps < 2:
+        if frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == "torch.optim.optimizer":
+            steps += frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return steps == 2

@@ -20,13 +20,11 @@ class Ladder:
     """Cuts of one weight at any count.
 
     Args:
-        keys: gives what is ranked, the same numbers at each call.
         zeros_alike: whether it is all the same which of several zeros is pruned; in a weight that is sparse already,
             telling them apart costs more than everything else.
     """
 
-    def __init__(self, keys: Callable[[], Tensor], *, zeros_alike: bool = False) -> None:
-        self._keys = keys
+    def __init__(self, *, zeros_alike: bool = False) -> None:
         self._zeros_alike = zeros_alike
         self._sorted = False
         self._low = np.empty(0, np.uint16)
@@ -38,9 +36,9 @@ class Ladder:
         """Memory held beside the keys."""
         return self._low.nbytes + self._high.nbytes + self._starts.nbytes
 
-    def cut(self, count: int) -> Cut:
-        """The cut that prunes exactly `count` weights."""
-        keys = self._keys()
+    def cut(self, count: int, ranked: Callable[[], Tensor]) -> Cut:
+        """The cut that prunes exactly `count` weights; `ranked` gives their keys, the same numbers at each call."""
+        keys = ranked()
         if not self._sorted and _pays(keys):
             self._sort(keys)
         if not 0 < count < len(self._low):

@@ -1,12 +1,17 @@
 """All weights and BatchNorm statistics of a model, moved from state to state together."""
 
+import torch
 from torch import nn
 
 from pof.calibrate import StateStatistics
+from pof.eager import eager
 from pof.errors import WeightsChangedError
 from pof.planning import Plan, identity
 from pof.states import DENSE, Magnitudes, Scope, State, band_counts
 from pof.weight_states import ElasticWeight, remember
+
+Counts = tuple[tuple[int, int], ...]
+"""For each weight how many are zero, and how many are zero or in the band."""
 
 REFRESH = "elastic.refresh() takes the present model as the dense one"
 
@@ -32,10 +37,13 @@ class ModelStates:
         self._model = model
         self._plan = plan
         self._scope = scope
-        self._counts: dict[State, list[tuple[int, int]]] = {}
+        self._counts: dict[State, Counts] = {}
+        self._counts_now = self._counts_of(DENSE)
+        """The counts of the present state; statistics belong to them, as 0.3 and 0.1 + 0.2 are the same state."""
         self._between = False
         """Whether a change of state was interrupted, so that the weights are partly of one and partly of another."""
 
+    @eager
     def go(self, state: State) -> None:
         """Put the model into `state`. Whatever can fail comes before the first write."""
         self.check()
@@ -45,12 +53,13 @@ class ModelStates:
         for weight, pair in zip(self.weights, counts, strict=True):
             weight.prepare(pair)
         if not self._between:
-            self.statistics.leave(self.state)
+            self.statistics.leave(self._counts_now)
         self._between = True
         for weight, pair in zip(self.weights, counts, strict=True):
             weight.write(pair)
-        self.statistics.enter(state)
-        self.state, self._between = state, False
+        _forget_casts()
+        self.statistics.enter(counts)
+        self.state, self._counts_now, self._between = state, counts, False
 
     def check(self) -> None:
         """Refuse to go on from a model that somebody else changed."""
@@ -58,9 +67,10 @@ class ModelStates:
         for weight in self.weights:
             what = weight.change()
             if what is not None:
+                back = "; elastic.restore(discard=True) goes back to the remembered ones" if weight.has_copy else ""
                 raise WeightsChangedError(
                     f"weight {weight.entry.name!r} was {what} since this Elastic last saw it: elastic.refresh() takes "
-                    "the present weights as the dense ones; elastic.restore(discard=True) goes back to the remembered"
+                    f"the present weights as the dense ones{back}"
                 )
 
     def check_layers(self) -> None:
@@ -73,11 +83,12 @@ class ModelStates:
             raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
 
     def reset_statistics(self) -> None:
-        """Give the dense state the statistics that the model had at first."""
-        self.statistics.leave(self.state)
-        self.statistics.forget(DENSE)
-        self.statistics.enter(DENSE)
+        """Give the present state the statistics that the model had at first."""
+        self.statistics.leave(self._counts_now)
+        self.statistics.forget(self._counts_now)
+        self.statistics.enter(self._counts_now)
 
+    @eager
     def force_dense(self) -> None:
         """Write the dense weights and statistics whatever happened to the live ones, or change nothing at all."""
         targets = [(weight, self._live(weight)) for weight in self.weights]
@@ -87,6 +98,7 @@ class ModelStates:
             raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
         for weight, live in targets:
             weight.force_dense(live)
+        _forget_casts()
         self.statistics.force_original()
 
     def copy_dense(self) -> None:
@@ -94,11 +106,13 @@ class ModelStates:
         for weight in self.weights:
             weight.dense()
 
+    @eager
     def undo(self) -> None:
         """Write the dense weights and statistics back to where they came from, as far as that still is."""
         for weight in self.weights:
             if weight.parameter.shape == weight.entry.shape:
                 weight.force_dense(weight.parameter)
+        _forget_casts()
         self.statistics.force_original()
 
     def _live(self, weight: ElasticWeight) -> nn.Parameter:
@@ -108,13 +122,18 @@ class ModelStates:
             raise WeightsChangedError(f"weight {weight.entry.name!r} was removed or untied: {REFRESH}")
         return found[0]
 
-    def _counts_of(self, state: State) -> list[tuple[int, int]]:
+    def _counts_of(self, state: State) -> Counts:
         if self._scope == "layer" or state == DENSE:
-            return band_counts(self._plan.entries, None, state)
+            return tuple(band_counts(self._plan.entries, None, state))
         if state not in self._counts:
             keys = [weight.keys_across() for weight in self.weights]
-            remember(self._counts, state, band_counts(self._plan.entries, keys, state))
+            remember(self._counts, state, tuple(band_counts(self._plan.entries, keys, state)))
         return self._counts[state]
+
+
+def _forget_casts() -> None:
+    """Autocast keeps half-precision copies of the weights, and does not see that we wrote new ones."""
+    torch.clear_autocast_cache()
 
 
 def _find(model: nn.Module, name: str) -> nn.Parameter | None:

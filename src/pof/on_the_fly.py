@@ -5,15 +5,19 @@ The penalty's gradient joins before each optimiser step; the rows go back onto t
 
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pof.errors import PofError
-from pof.hooks import after_step, before_step, refuse_stranger, trained_by
+from pof.hooks import after_step, before_step, innermost, refuse_maximizer, refuse_stranger, trained_by
 from pof.penalty import Penalty
 from pof.planning import plan
 from pof.sphere import Sphere
+
+_ATTACHED: WeakKeyDictionary[Optimizer, set[int]] = WeakKeyDictionary()
+"""The weights, by id, that an optimiser trains with the penalty already."""
 
 
 class Attached:
@@ -30,10 +34,14 @@ class Attached:
         if sphere is not None:
             self._handles.append(sphere.attach(optimizer))
 
+    def __repr__(self) -> str:
+        return f"Attached(step {self.step}, tr {self.penalty.tr(self.step):.3g}, penalty {float(self.value):.4g})"
+
     def remove(self) -> None:
-        """Take the hooks off; the model stays as it is."""
+        """Take the hooks off; the model stays as it is. Do so before you fine-tune a pruned model."""
         for handle in self._handles:
             handle.remove()
+        _ATTACHED[innermost(self._optimizer)] -= {id(weight) for weight in self.penalty.weights.values()}
 
     def state_dict(self) -> dict[str, Any]:
         """The step, the sphere's norms and the penalty's masks, for a checkpoint."""
@@ -103,5 +111,12 @@ def attach(
     """
     chosen = plan(model, include=include, exclude=exclude)
     refuse_stranger(optimizer, chosen.parameters(model))
+    refuse_maximizer(optimizer)
+    taken = _ATTACHED.setdefault(innermost(optimizer), set())
+    ids = {id(weight) for weight in chosen.parameters(model).values()}
+    if taken & ids:
+        raise PofError("pof is attached to this optimizer already: call remove() of what attach gave first")
     penalty = Penalty(model, tr=tr, steps=steps, weight=weight, refresh=refresh, plan=chosen)
-    return Attached(optimizer, penalty, Sphere(model, plan=chosen) if sphere else None)
+    attached = Attached(optimizer, penalty, Sphere(model, plan=chosen) if sphere else None)
+    taken |= ids
+    return attached

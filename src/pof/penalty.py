@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pof.checks import check_not_negative, check_whole, refuse_other_plan
+from pof.eager import eager
 from pof.errors import PofError
 from pof.hypersign import Cosines, add_ltr_gradient, cosines, ltr, shortfall
 from pof.magnitude import check_sparsity, find_cut, keep_mask, prune_count, zero_smallest
@@ -51,7 +52,7 @@ class Penalty:
         self._tr = _checked_tr(tr)
         self._steps = _checked_steps(steps, self._tr)
         self.weight = check_not_negative(weight, "weight", "0.1 suits small networks, the paper takes 1 to 2")
-        self.refresh = check_whole(refresh, "refresh", "a whole number of steps")
+        self.refresh = check_whole(refresh, "refresh", "a number of steps")
         chosen = plan or make_plan(model, include=include, exclude=exclude)
         self._entries = {entry.name: entry for entry in chosen}
         self.weights = chosen.parameters(model)
@@ -66,11 +67,13 @@ class Penalty:
         first, last = self._tr
         return first + (last - first) * min(max(step, 0) / self._steps, 1.0)
 
+    @eager
     def __call__(self, step: int) -> Tensor:
         """The penalty at `step`, a scalar that can be differentiated."""
         self._begin(step)
         return self.weight * self._total(self._differentiable(name, step) for name in self.weights)
 
+    @eager
     @torch.no_grad()
     def add_gradient(self, step: int, weights: Iterable[str] | None = None, scale: Tensor | float = 1.0) -> Tensor:
         """Add `scale` times the penalty's gradient to the `.grad` of the named weights (all) but frozen ones.
@@ -175,4 +178,4 @@ def _checked_tr(tr: float | tuple[float, float]) -> tuple[float, float]:
 def _checked_steps(steps: int | None, tr: tuple[float, float]) -> int:
     if steps is None and tr[0] == tr[1]:
         return 1
-    return check_whole(steps, "steps", "the number of steps over which tr moves")
+    return check_whole(steps, "steps", "the number of optimiser steps over which tr moves, epochs * len(loader)")

@@ -23,6 +23,7 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 FIRST = "the first convolution"
 EXCLUDED = "excluded"
 EMPTY = "it has no elements"
+EMBEDDED = "it is tied to an embedding: untie it to prune it"
 SILENT = (FIRST, EXCLUDED, EMPTY)
 """Reasons to leave a weight out that need no warning; all others were not asked for."""
 ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -120,7 +121,8 @@ def plan(
         32 weights in 1 tensor are pruned
     """
     if not isinstance(model, nn.Module):
-        raise PlanError(f"model={model!r} must be a torch.nn.Module")
+        kind = model.__name__ + ", not called yet" if callable(model) else f"a {type(model).__name__}"
+        raise PlanError(f"model is {kind}: pass a torch.nn.Module, such as pof.models.resnet20()")
     bare = unwrap(model)
     _refuse_sharded(bare)
     found, left_out = _find(bare)
@@ -144,7 +146,7 @@ def plan(
             warnings.warn(f"{name} is not pruned: {reason}", UserWarning, stacklevel=_frames_to_user())
     for entry in entries:
         _refuse_unprunable(entry.name, bare.get_parameter(entry.name))
-    return Plan(tuple(_with_sparsities(entries, {} if sparsities is None else sparsities)), tuple(left_out))
+    return Plan(tuple(_with_sparsities(entries, left_out, {} if sparsities is None else sparsities)), tuple(left_out))
 
 
 def _wanted(names: Iterable[str], include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
@@ -164,27 +166,31 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, str]]]:
     """Everything that could be pruned, each with whether it is the first convolution; and what cannot, and why."""
-    embeddings = {
-        identity(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
-    }
+    embeddings = [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     first = next((module for module in model.modules() if isinstance(module, CONVOLUTIONS)), None)
     found: dict[object, tuple[Entry, bool]] = {}
+    memory = [(_extent(module.weight), EMBEDDED) for module in embeddings]
     left_out = []
     for path, module in model.named_modules(remove_duplicate=False):
+        if type(module).__module__.startswith("torch.ao.nn.") and callable(getattr(module, "weight", None)):
+            left_out.append((f"{path}.weight", "it is quantised: prune before quantising"))
         for attribute in _weight_names(module):
             name = f"{path}.{attribute}" if path else attribute
             weight = module._parameters.get(attribute)
             if weight is None:
-                left_out.append((name, "it is computed (a parametrisation or an old mask): remove that first"))
-            elif identity(weight) in embeddings:
-                left_out.append((name, "it is tied to an embedding: untie it to prune it"))
+                left_out.append((name, "it is no parameter (a parametrisation, an old mask, a buffer): make it one"))
             elif (key := identity(weight)) in found:
                 entry, is_first = found[key]
                 found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
             elif not isinstance(weight, UninitializedParameter) and weight.numel() == 0:
                 left_out.append((name, EMPTY))
+            elif (
+                owner := next((why for extent, why in memory if _overlap(extent, _extent(weight))), None)
+            ) is not None:
+                left_out.append((name, owner))
             else:
                 found[key] = (_entry(name, module, weight), module is first)
+                memory.append((_extent(weight), f"it shares memory with {name}, in another shape, and follows that"))
     return list(found.values()), left_out
 
 
@@ -202,6 +208,20 @@ def identity(weight: Tensor) -> object:
     if no_memory or weight.numel() == 0:
         return id(weight)
     return weight.data_ptr(), tuple(weight.shape), weight.stride()
+
+
+def _extent(weight: Tensor) -> tuple[int, int, int] | None:
+    """Where a weight lies: its memory, and the first and last byte; None if it has none."""
+    if isinstance(weight, UninitializedParameter) or weight.is_meta or weight.layout != torch.strided:
+        return None
+    if weight.numel() == 0 or type(weight.data) is not Tensor:
+        return None
+    span = sum((size - 1) * stride for size, stride in zip(weight.shape, weight.stride(), strict=True))
+    return weight.untyped_storage().data_ptr(), weight.data_ptr(), weight.data_ptr() + span * weight.element_size()
+
+
+def _overlap(one: tuple[int, int, int] | None, other: tuple[int, int, int] | None) -> bool:
+    return one is not None and other is not None and one[0] == other[0] and one[1] <= other[2] and other[1] <= one[2]
 
 
 def _entry(name: str, module: nn.Module, weight: nn.Parameter) -> Entry:
@@ -233,6 +253,8 @@ def _refuse_unprunable(name: str, weight: nn.Parameter) -> None:
         raise PlanError(f"weight {name!r} has no shape yet (a lazy layer): run one batch through the model first")
     if weight.is_meta:
         raise PlanError(f"weight {name!r} is on the meta device and has no values: load the weights first")
+    if type(weight.data) is not Tensor:
+        raise PlanError(f"weight {name!r} is a {type(weight.data).__name__}: pof prunes plain tensors; exclude it")
     if weight.layout == torch.strided and _shares_elements(weight):
         raise PlanError(f"weight {name!r} is an expanded view, whose elements share memory: clone it first")
     if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or weight.layout != torch.strided:
@@ -245,9 +267,15 @@ def _shares_elements(weight: Tensor) -> bool:
     return any(size > 1 and stride == 0 for size, stride in zip(weight.shape, weight.stride(), strict=True))
 
 
-def _with_sparsities(entries: list[Entry], sparsities: Mapping[str, float]) -> list[Entry]:
+def _with_sparsities(
+    entries: list[Entry], left_out: list[tuple[str, str]], sparsities: Mapping[str, float]
+) -> list[Entry]:
     if not isinstance(sparsities, Mapping):
         raise PlanError(f"sparsities={sparsities!r} must map names or globs to sparsities, such as {{'fc': 0.5}}")
+    for glob in sparsities:
+        for name, reason in left_out:
+            if matches((name,), (glob,)) and not any(matches(entry.names, (glob,)) for entry in entries):
+                raise PlanError(f"sparsities={glob!r}: {name} takes no part ({reason}); include= takes it in")
     refuse_unmatched(sparsities, "sparsities", [entry.names for entry in entries])
     fixed: dict[str, float] = {}
     for glob, value in sparsities.items():

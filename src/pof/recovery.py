@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pof.magnitude import Cut, has_no_gaps, in_memory_order, zero_smallest
 
-BLOCK = 1 << 16
+BLOCK = 1 << 15
 """So many weights are filled at a time: what is computed on the way stays in the cache."""
 
 

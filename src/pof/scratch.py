@@ -15,6 +15,8 @@ class Scratch:
         key = (slot, dtype or tensor.dtype, tensor.device)
         buffer = self._slots.get(key)
         if buffer is None or buffer.numel() < tensor.numel():
-            buffer = self._slots[key] = torch.empty(tensor.numel(), dtype=key[1], device=tensor.device)
+            # A buffer made under inference_mode could not be written outside of it.
+            with torch.inference_mode(False):
+                buffer = self._slots[key] = torch.empty(tensor.numel(), dtype=key[1], device=tensor.device)
         layout = torch.empty_like(tensor, device="meta")
         return buffer.as_strided(layout.shape, layout.stride())

@@ -100,6 +100,10 @@ def normalize_inputs(
         elif layer is not classifier and type(layer) is nn.Linear:
             layer.__class__ = SphericalLinear
             swapped.append(name)
+    for module in bare.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            # Its fast path in evaluation reads the weights and would pass the layers by; this flag switches it off.
+            module.activation_relu_or_gelu = 0
     if not swapped:
         raise PofError("no layer to swap: the plan has no plain Conv2d, nor Linear beside the classifier; use include")
     return swapped

@@ -18,6 +18,7 @@ class Watch:
         step = max(1, parameter.numel() // SAMPLES)
         self._places = torch.arange(0, parameter.numel(), step, device=parameter.device)
         self.accept()
+        self._sum = _sum(parameter)
 
     def accept(self) -> None:
         """Take the parameter as it is now as unchanged."""
@@ -46,9 +47,19 @@ class Watch:
             return CHANGED
         return None if torch.equal(self._sample(), self._values) else CHANGED
 
+    def same_sum(self) -> bool:
+        """Whether the parameter, wherever it lies now, most likely holds the values that it had at first."""
+        shape_and_type = (self._parameter.dtype, self._parameter.shape) == (self._where[1], self._where[3])
+        return shape_and_type and _sum(self._parameter) == self._sum and torch.equal(self._sample(), self._values)
+
     def _sample(self) -> Tensor:
         # Compared as bytes: NaN is not equal to itself.
         return torch.take(self._parameter.detach(), self._places).view(torch.uint8)
+
+
+def _sum(parameter: Tensor) -> int:
+    """The sum of the bits of all values."""
+    return int(magnitude_bits(parameter).sum(dtype=torch.int64))
 
 
 def _where(parameter: Tensor) -> tuple[object, ...]:

@@ -46,7 +46,7 @@ class ElasticWeight:
         self._dense: Tensor | None = None
         self._norms: Tensor | None = None
         # Sorting pays when many states follow; for a single one a search is quicker.
-        self._ladder = Ladder(self.keys, zeros_alike=magnitudes == "raw") if many_states else None
+        self._ladder = Ladder(zeros_alike=magnitudes == "raw") if many_states else None
         self._cuts: dict[int, Cut] = {}
         self._alphas: dict[tuple[int, int], float] = {}
         self._watch = Watch(parameter)
@@ -56,10 +56,15 @@ class ElasticWeight:
         """Memory held beside the dense copy."""
         return sum(part.nbytes for part in (self._ladder, self._norms) if part is not None)
 
+    @property
+    def has_copy(self) -> bool:
+        """Whether the dense weights were copied."""
+        return self._dense is not None
+
     def change(self) -> str | None:
         """What somebody else did to the parameter since it was last written; None if nothing."""
         what = self._watch.change()
-        if what == CHANGED and self._dense is not None and self._is_as_written(self._dense):
+        if what == CHANGED and self._is_as_written():
             # Written and put back, as `pof.pruned` does.
             self._watch.accept()
             return None
@@ -154,10 +159,12 @@ class ElasticWeight:
         out.copy_(values)
         return alpha
 
-    def _is_as_written(self, dense: Tensor) -> bool:
-        if self.parameter.shape != dense.shape:
+    def _is_as_written(self) -> bool:
+        if self._dense is None:
+            return self._watch.same_sum()
+        if self.parameter.shape != self._dense.shape:
             return False
-        expected = torch.empty_like(dense)
+        expected = torch.empty_like(self._dense)
         with torch.no_grad():
             self._put(self.counts, expected)
         return torch.equal(expected, self.parameter)
@@ -165,5 +172,5 @@ class ElasticWeight:
     def _cut(self, count: int) -> Cut:
         if count in self._cuts:
             return self._cuts[count]
-        cut = find_cut(self.keys(), count) if self._ladder is None else self._ladder.cut(count)
+        cut = find_cut(self.keys(), count) if self._ladder is None else self._ladder.cut(count, self.keys)
         return remember(self._cuts, count, cut)

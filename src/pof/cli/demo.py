@@ -13,39 +13,47 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from pof.errors import PofError
+
 if TYPE_CHECKING:
     from pof.demo import DemoResult
 
+PLOT = "pof-demo.png"
 HELP = "run the whole method on handwritten digits, in under a minute"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof demo`."""
-    parser.add_argument("--plot", metavar="FILE", default="pof-demo.png", help="where to draw the plot (%(default)s)")
+    parser.add_argument("--plot", metavar="FILE", help=f"where to draw the plot ({PLOT})")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Run the demo and show what came out."""
+    from pof.report.plots import can_plot, check_plot_path
+
     start = time.perf_counter()
+    if options.json and options.plot:
+        raise PofError("--json prints figures and draws nothing: leave --plot out")
+    plot = check_plot_path(options.plot or PLOT)
     if options.json:
         from pof.demo import run_demo
 
         print(json.dumps(run_demo().as_dict(), indent=2))
-        return
+        return 0
     print("Loading torch ...", file=sys.stderr)
+    from pof.cli.progress import Bars
     from pof.demo import run_demo
 
-    with _Bars() as bars:
+    with Bars() as bars:
         result = run_demo(progress=bars.update)
     print_table(result)
-    print(f"Accuracy on {result.test_images} test images. Nothing was trained after pruning.")
-    print("recovered = the band from 30 % to the sparsity is filled with alpha*sign(w)")
-    print("new stats = BatchNorm statistics re-estimated from training images, no labels")
-    from pof.report.plots import can_plot
-
-    print(f"Plot: {draw(result, options.plot)}" if can_plot() else "No plot: pip install 'pof[plot]' draws one")
+    print(f"Pruned, nothing trained afterwards; accuracy on {result.test_images} test images.")
+    print("+band:  30 % are zero, and from there to the ratio alpha*sign(w) is filled in")
+    print("+stats: BatchNorm statistics re-estimated from training images, no labels")
+    print(f"Plot: {draw(result, str(plot))}" if can_plot() else "No plot: pip install 'pof[plot]' draws one")
     print(f"{time.perf_counter() - start:.0f} s in all")
+    return 0
 
 
 def print_table(result: "DemoResult") -> None:
@@ -54,7 +62,7 @@ def print_table(result: "DemoResult") -> None:
     from rich.table import Table
 
     table = Table(title="Test accuracy, % (plain fine-tuning against pof)", title_justify="left")
-    for name in ("sparsity", "plain", "recovered", "new stats", "pof", "recovered", "new stats"):
+    for name in ("ratio", "plain", "plain +band", "plain +stats", "pof", "pof +band", "pof +stats"):
         table.add_column(name, justify="right", style="bold" if name == "pof" else None)
     for plain, ours in zip(
         *([row for row in result.rows if row.network == name] for name in ("plain", "pof")), strict=True
@@ -70,37 +78,8 @@ def draw(result: "DemoResult", path: str) -> str:
 
     curves = {
         "pof, pruned": Curve(result.curve("pof", "pruned"), "tab:blue"),
-        "pof, recovered": Curve(result.curve("pof", "recovered"), "tab:blue", dashed=True),
+        "pof, 30 % pruned, the rest of the ratio filled": Curve(result.curve("pof", "recovered"), "tab:blue", True),
         "plain, pruned": Curve(result.curve("plain", "pruned"), "tab:orange"),
-        "plain, recovered": Curve(result.curve("plain", "recovered"), "tab:orange", dashed=True),
+        "plain, 30 % pruned, the rest filled": Curve(result.curve("plain", "recovered"), "tab:orange", True),
     }
     return str(plot_accuracy(curves, "Digits: pruned without retraining", path))
-
-
-class _Bars:
-    """A progress bar a stage; plain lines where there is no terminal."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        self._live = console.is_terminal
-        self._tasks: dict[str, int] = {}
-        columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, disable=not self._live)
-
-    def __enter__(self) -> "_Bars":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def update(self, title: str, done: int, steps: int) -> None:
-        """Show that `done` of `steps` are done."""
-        if title not in self._tasks:
-            self._tasks[title] = self._progress.add_task(title, total=steps)
-            if not self._live:
-                print(f"{title} ({steps} steps)", file=sys.stderr)
-        self._progress.update(self._tasks[title], completed=done)  # type: ignore[arg-type]

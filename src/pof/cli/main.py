@@ -1,14 +1,15 @@
 """`pof`: finds the verb, runs it, turns a user's mistake into one line and exit code 2."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 import pof
-from pof.cli import demo
+from pof.cli import demo, evaluate, sweep, train
 from pof.errors import PofError
 
-VERBS = {"demo": demo}
+VERBS = {"demo": demo, "train": train, "eval": evaluate, "sweep": sweep}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,14 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     options = parser().parse_args(arguments)
     try:
-        VERBS[options.verb].run(options)
+        code: int = VERBS[options.verb].run(options)
+        return code
     except PofError as error:
         print(f"pof: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read our output has gone; what Python would flush at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         print("pof: stopped", file=sys.stderr)
         return 130
-    return 0
 
 
 if __name__ == "__main__":

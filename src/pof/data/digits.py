@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pof.data.tensors import TensorDataset
 from pof.errors import PofError
 
 _TEST_SIZE = 500
@@ -55,6 +56,16 @@ def digits(split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
     chosen = held_out if split == "test" else ~held_out
     scaled = ((images[chosen] - train.mean()) / train.std()).astype(np.float32)
     return torch.from_numpy(scaled).unsqueeze(1), torch.from_numpy(labels[chosen].astype(np.int64))
+
+
+def digits_dataset() -> TensorDataset:
+    """Return both splits of the digits as a dataset, without augmentation.
+
+    Example:
+        >>> digits_dataset().shape
+        (1, 8, 8)
+    """
+    return TensorDataset(digits("train"), digits("test"), classes=10)
 
 
 def _load() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:

@@ -1,0 +1,37 @@
+"""Test a trained network at one sparsity.
+
+example: pof eval runs/digits-pof-0 --sparsity 0.7 --recover-from 0.3
+"""
+
+import argparse
+import json
+
+from pof.cli import trained
+
+HELP = "test a trained network at one sparsity"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pof eval`."""
+    trained.add_arguments(parser)
+    parser.add_argument("--sparsity", type=float, default=0.0, help="share of weights to prune (0, dense)")
+    parser.add_argument("--recover-from", type=float, metavar="SP1", help="fill the band from SP1 to the sparsity")
+    parser.add_argument("--calibrate", action="store_true", help="re-estimate BatchNorm statistics first")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluate one state and print it."""
+    found = trained.load(options)
+    from pof.states import pruned_state
+    from pof.train.evaluate import sweep
+
+    state = pruned_state(options.sparsity, options.recover_from)
+    (result,) = sweep(found.model, found.elastic, found.data, [state], calibrate=options.calibrate)
+    accuracy = result.plain if result.calibrated is None else result.calibrated
+    if options.json:
+        print(json.dumps({**state._asdict(), "zeros": result.zeros, "accuracy": accuracy}))
+    else:
+        statistics = "as trained" if result.calibrated is None else "re-estimated"
+        print(f"{state}: accuracy {100 * accuracy:.2f} % on {found.data.test_images} test images")
+        print(f"{100 * result.zeros:.1f} % of the weights are zero; BatchNorm statistics {statistics}")
+    return 0

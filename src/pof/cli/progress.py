@@ -1,0 +1,45 @@
+"""Progress bars for long verbs; plain lines where there is no terminal."""
+
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+class Bars:
+    """A progress bar a title, with a few figures beside it."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._live = console.is_terminal
+        self._tasks: dict[str, TaskID] = {}
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        self._progress = Progress(*columns, console=console, disable=not self._live)
+
+    def __enter__(self) -> "Bars":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def update(self, title: str, done: int, steps: int, note: str = "") -> None:
+        """Show that `done` of `steps` are done."""
+        if title not in self._tasks:
+            self._tasks[title] = self._progress.add_task(title, total=steps, note="")
+            if not self._live:
+                print(f"{title} ({steps} steps)", file=sys.stderr)
+        self._progress.update(self._tasks[title], completed=done, note=note)
+
+    def line(self, text: str) -> None:
+        """A line of its own, above the bars."""
+        if self._live:
+            self._progress.console.print(text, highlight=False)
+        else:
+            print(text, file=sys.stderr)

@@ -1,0 +1,88 @@
+"""Train or fine-tune a network as a recipe says.
+
+The same command on a stopped run goes on where it was, and on a finished run
+does nothing. Ctrl-C stops after writing a checkpoint.
+
+example: pof train recipes/digits-pof.toml --set run.epochs=5 --out runs/try
+"""
+
+import argparse
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from pof.errors import PofError
+
+if TYPE_CHECKING:
+    from pof.train.loop import Progress
+
+HELP = "train or fine-tune a network as a recipe says"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pof train`."""
+    parser.add_argument("recipe", metavar="RECIPE.toml", help="what to do")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe")
+    parser.add_argument("--out", metavar="DIR", help="folder of the run (runs/NAME-SEED)")
+    parser.add_argument("--model", metavar="MODULE:FUNCTION", help="a model of your own")
+    parser.add_argument("--weights", metavar="FILE", help="weights to start from")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON, and nothing else")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, show how it goes, and print how it ended."""
+    try:
+        from pof.train.recipe import read_recipe
+        from pof.train.run import run_recipe
+    except ModuleNotFoundError as error:
+        raise PofError(f"training needs {error.name}: pip install 'pof[train]'") from None
+    changes = list(options.set)
+    changes += [f"model.name={options.model}"] if options.model else []
+    changes += [f"model.weights={options.weights}"] if options.weights else []
+    recipe = read_recipe(options.recipe, changes)
+    out = options.out or f"runs/{recipe.name}-{recipe.run.seed}"
+    if options.json:
+        outcome = run_recipe(recipe, out)
+        print(json.dumps({"out": out, **vars(outcome)}))
+        return 0 if outcome.finished else 130
+    with _Display(recipe.name) as display:
+        outcome = run_recipe(recipe, out, display.show)
+    if outcome.already:
+        print(f"{out} has finished already: accuracy {_percent(outcome.accuracy)}")
+    elif outcome.finished:
+        print(f"accuracy {_percent(outcome.accuracy)} after {outcome.step} steps; weights in {out}/model.safetensors")
+    else:
+        print(f"stopped after step {outcome.step}; the same command goes on from there")
+    return 0 if outcome.finished else 130
+
+
+class _Display:
+    """Shows the progress of a run."""
+
+    def __init__(self, name: str) -> None:
+        from pof.cli.progress import Bars
+
+        self._name, self._bars = name, Bars()
+        self._began: tuple[float, int] | None = None
+
+    def __enter__(self) -> "_Display":
+        self._bars.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._bars.__exit__(*error)
+
+    def show(self, progress: "Progress", figures: dict[str, float] | None) -> None:
+        """One more step, and perhaps the end of an epoch."""
+        now = time.perf_counter()
+        self._began = self._began or (now, progress.images)
+        rate = (progress.images - self._began[1]) / max(now - self._began[0], 1e-9)
+        note = f"loss {progress.loss:.3f}  {rate:.0f} images/s"
+        self._bars.update(self._name, progress.step, progress.steps, note)
+        if figures is not None:
+            text = "  ".join(f"{key} {value:.4g}" for key, value in figures.items())
+            self._bars.line(f"epoch {progress.epoch + 1}  {note}  {text}".rstrip())
+
+
+def _percent(accuracy: float | None) -> str:
+    return "unknown" if accuracy is None else f"{100 * accuracy:.2f} %"

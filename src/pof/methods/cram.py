@@ -1,0 +1,106 @@
+"""Compression-aware minimisation (CrAM+): a dense network that can be pruned to many sparsities without retraining.
+
+    g  = gradient of the loss at w                                  the clean pass
+    w' = w + rho * g                                                uphill, all parameters; not normalised
+    m  = the largest (1 - s) * n magnitudes of w',  s drawn anew from [low, high] at each step
+    g' = gradient of the loss at w' * m                             the second pass, on the same batch
+    w <- update(w, g + g' * m)
+
+BatchNorm statistics are those of the clean pass, and the second pass leaves no trace in the random numbers of later
+steps; dropout, if there is any, is the same in both passes.
+
+Reference: A. Peste et al., CrAM: A Compression-Aware Minimizer, 2023.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pof.checks import check_choice, check_not_negative
+from pof.errors import PofError
+from pof.magnitude import check_sparsity
+from pof.methods.masks import Masks
+from pof.methods.protocol import RunPass, Span
+from pof.methods.second_pass import moved, random_states, without_trace
+from pof.planning import unwrap
+
+
+class Cram:
+    """Two passes a step; the weights stay dense."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        """How far uphill, the range of sparsities, and whether layers are ranked one by one or together."""
+
+        rho: float = 0.2
+        low: float = 0.3
+        high: float = 0.9
+        scope: str = "global"
+
+        def __post_init__(self) -> None:
+            check_not_negative(self.rho, "rho", "0.2 suits CIFAR-10")
+            if check_sparsity(self.low, "low") > check_sparsity(self.high, "high"):
+                raise PofError(f"low={self.low:g} must not exceed high={self.high:g}: swap them")
+            check_choice(self.scope, "scope", ("layer", "global"))
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
+        """Dense at first, and for good."""
+        self._masks = Masks(model, optimizer)
+        # Refuses at once what the scope cannot reach.
+        self._masks.choose(settings.high, settings.scope)
+        self._model, self._optimizer = unwrap(model), optimizer
+        self._settings, self._span = settings, span
+        self._pruned_loss: Tensor | None = None
+
+    def gradients(self, step: int, run_pass: RunPass) -> Tensor:
+        """The clean pass, and one at pruned weights uphill; the gradients are the sum."""
+        random = random_states(self._model)
+        loss = run_pass()
+        trained = [p for p in self._model.parameters() if p.grad is not None]
+        # Copied, because buckets of DistributedDataParallel may be the memory of both passes' gradients.
+        clean = [p.grad.clone() for p in trained if p.grad is not None]
+        self._model.zero_grad()
+        uphill = moved(trained, clean, self._settings.rho / _loss_scale(self._optimizer))
+        with uphill, without_trace(self._model, random):
+            self._masks.choose(self._draw(step), self._settings.scope)
+            with self._masks.applied():
+                self._pruned_loss = run_pass()
+        self._mask_gradients()
+        for parameter, gradient in zip(trained, clean, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return loss
+
+    def after_step(self, step: int) -> None:
+        """Nothing to do."""
+
+    def finish(self) -> None:
+        """The weights are dense."""
+
+    def figures(self) -> dict[str, float]:
+        """The loss of the last second pass."""
+        return {} if self._pruned_loss is None else {"pruned_loss": float(self._pruned_loss)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: a step depends on nothing but the weights and its number."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to take back."""
+
+    def _draw(self, step: int) -> float:
+        share = float(torch.rand((), generator=self._span.generator(step), dtype=torch.float64))
+        return self._settings.low + (self._settings.high - self._settings.low) * share
+
+    def _mask_gradients(self) -> None:
+        for name, weight in self._masks.weights.items():
+            if weight.grad is not None:
+                weight.grad.masked_fill_(~self._masks.kept[name], 0.0)
+
+
+def _loss_scale(optimizer: Optimizer) -> float:
+    """What half precision multiplies the gradients by; accelerate's optimiser knows the scaler."""
+    scaler = getattr(optimizer, "scaler", None)
+    return 1.0 if scaler is None else float(scaler.get_scale())

@@ -1,0 +1,76 @@
+"""Dynamic pruning with feedback: the loss is that of the pruned network, the update that of the dense one.
+
+    every few steps:  m = the largest (1 - s_t) * n magnitudes of each layer of the dense w
+    each step:        g = gradient of the loss at w * m;   w <- update(w, g), pruned weights too (straight-through)
+    at the end:       w <- w * m
+
+s_t: the cubic schedule of `pof.methods.schedule`. A weight that was pruned by mistake goes on growing, and comes back
+when the mask is next computed; in the last phase the mask is frozen.
+
+Reference: T. Lin et al., Dynamic Model Pruning with Feedback, 2020.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pof.checks import check_whole
+from pof.methods.masks import Masks
+from pof.methods.protocol import RunPass, Span
+from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_at
+
+
+class Dpf:
+    """Masks that are drawn anew from the dense weights, and worn during the pass only."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        """The sparsity at last and at first, when it rises, and from when the mask is fixed (shares of the run)."""
+
+        sparsity: float = 0.8
+        initial: float = 0.0
+        begin: float = 0.0
+        end: float = 0.5
+        freeze: float = 0.75
+        every: int = 16
+
+        def __post_init__(self) -> None:
+            check_rise(self.initial, self.sparsity)
+            check_shares(begin=self.begin, end=self.end, freeze=self.freeze)
+            check_whole(self.every, "every", "the steps between two masks")
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
+        """Dense at first."""
+        self._masks = Masks(model, optimizer)
+        self._settings = settings
+        shares = (settings.begin, settings.end, settings.freeze)
+        self._first, self._last, self._freeze = (step_at(share, span.steps) for share in shares)
+
+    def gradients(self, step: int, run_pass: RunPass) -> Tensor:
+        """One pass at the masked weights; the gradients are for the dense ones."""
+        settings = self._settings
+        if step == self._last or is_due(step, self._first, self._freeze, settings.every):
+            self._masks.choose(cubic(step, self._first, self._last, settings.initial, settings.sparsity))
+        with self._masks.applied():
+            return run_pass()
+
+    def after_step(self, step: int) -> None:
+        """Nothing to do: the dense weights are all trained."""
+
+    def finish(self) -> None:
+        """Leave the pruned weights."""
+        self._masks.apply()
+
+    def figures(self) -> dict[str, float]:
+        """The sparsity of the passes."""
+        return {"sparsity": self._masks.sparsity}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks."""
+        return {"masks": self._masks.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._masks.load_state_dict(state["masks"])

@@ -1,0 +1,61 @@
+"""One-shot pruning: prune once by magnitude, then train what is left.
+
+    step 0:  m = the largest (1 - s) * n magnitudes of each layer;  w <- w * m
+    then:    w <- w - update, with w and its momentum held at zero where m is zero
+
+Started from a network that was trained with the penalty, it is the paper's slow recovery.
+
+Reference: Han et al., Learning both Weights and Connections for Efficient Neural Networks, 2015.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pof.magnitude import check_sparsity
+from pof.methods.masks import Masks
+from pof.methods.protocol import RunPass, Span
+
+
+class OneShot:
+    """Fixed masks from the first step on."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        """The sparsity to prune to."""
+
+        sparsity: float = 0.8
+
+        def __post_init__(self) -> None:
+            check_sparsity(self.sparsity)
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
+        """Prune."""
+        self._masks = Masks(model, optimizer)
+        self._masks.choose(settings.sparsity)
+        self._masks.apply()
+
+    def gradients(self, step: int, run_pass: RunPass) -> Tensor:
+        """One pass."""
+        return run_pass()
+
+    def after_step(self, step: int) -> None:
+        """Hold the zeros."""
+        self._masks.apply()
+
+    def finish(self) -> None:
+        """The zeros are there already."""
+
+    def figures(self) -> dict[str, float]:
+        """The sparsity."""
+        return {"sparsity": self._masks.sparsity}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks."""
+        return {"masks": self._masks.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._masks.load_state_dict(state["masks"])

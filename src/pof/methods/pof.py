@@ -1,0 +1,70 @@
+"""Pruning on the fly, the paper's method: the penalty L_tr, and rows kept on their sphere.
+
+    J(W) = L(W) + weight * sum over layers of L_tr(W, tr)        (Eq. 2 and 3; docs/method.md)
+
+`tr` falls linearly over the whole training. The weights stay dense; they can be pruned to many sparsities afterwards.
+
+Reference: D. Liu and X. Liu, Pruning On-the-Fly: A Recoverable Pruning Method without Fine-tuning.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pof.methods.protocol import RunPass, Span
+from pof.on_the_fly import attach
+
+
+class Pof:
+    """`pof.attach` for the length of a run."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        """As in `pof.attach`."""
+
+        tr: tuple[float, float] = (0.9, 0.7)
+        weight: float = 0.1
+        refresh: int = 1
+        sphere: bool = True
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
+        """Hang the penalty and the sphere on the optimiser."""
+        self._attached = attach(
+            model,
+            optimizer,
+            tr=settings.tr,
+            steps=span.steps,
+            weight=settings.weight,
+            refresh=settings.refresh,
+            sphere=settings.sphere,
+        )
+
+    def gradients(self, step: int, run_pass: RunPass) -> Tensor:
+        """One pass; the penalty's gradient joins inside the optimiser's step."""
+        return run_pass()
+
+    def after_step(self, step: int) -> None:
+        """The hooks have done it."""
+
+    def finish(self) -> None:
+        """Take the hooks off."""
+        self._attached.remove()
+
+    def figures(self) -> dict[str, float]:
+        """The penalty, the mean cosine, and tr."""
+        penalty = self._attached.penalty
+        return {
+            "penalty": float(self._attached.value),
+            "cosine": penalty.mean_cosine,
+            "tr": penalty.tr(self._attached.step),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of `pof.attach`."""
+        return self._attached.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._attached.load_state_dict(state)

@@ -1,0 +1,54 @@
+"""A second pass in one step, elsewhere and without a trace: for methods such as `pof.methods.cram`."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from pof.calibrate import norm_layers, read_statistics, write_statistics
+
+RandomStates = dict[str, Tensor]
+"""The states of torch's random numbers, by device."""
+
+
+@contextmanager
+def moved(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], distance: float) -> Iterator[None]:
+    """The parameters `distance` along `directions` inside the block, and where they were after it, bit for bit."""
+    before = [parameter.detach().clone() for parameter in parameters]
+    try:
+        with torch.no_grad():
+            for parameter, direction in zip(parameters, directions, strict=True):
+                parameter.add_(direction, alpha=distance)
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, values in zip(parameters, before, strict=True):
+                parameter.copy_(values)
+
+
+@contextmanager
+def without_trace(model: nn.Module, random: RandomStates) -> Iterator[None]:
+    """Inside the block random numbers go on from `random`; it changes neither later ones nor BatchNorm statistics."""
+    layers, after = norm_layers(model), random_states(model)
+    statistics = read_statistics(layers)
+    try:
+        _set_random_states(random)
+        yield
+    finally:
+        _set_random_states(after)
+        write_statistics(layers, statistics)
+
+
+def random_states(model: nn.Module) -> RandomStates:
+    """The states of the random numbers that a pass of `model` may draw from."""
+    devices = {str(p.device) for p in model.parameters() if p.device.type == "cuda"}
+    return {"cpu": torch.get_rng_state(), **{device: torch.cuda.get_rng_state(device) for device in devices}}
+
+
+def _set_random_states(states: RandomStates) -> None:
+    for device, state in states.items():
+        if device == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)

@@ -1,0 +1,1 @@
+"""Training from recipes: one loop, every method, resumable, on one process or many."""

@@ -1,0 +1,71 @@
+"""From a recipe to the things that it names: dataset, model, optimiser, method."""
+
+import importlib
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, Optimizer
+
+from pof.data import DATASETS
+from pof.data.protocol import Dataset
+from pof.errors import PofError
+from pof.methods import METHODS, Method, Span
+from pof.models import MODELS
+from pof.spherical import normalize_inputs
+from pof.train.recipe import DataRecipe, ModelRecipe, Recipe
+from pof.train.weights import load_weights
+
+
+def build_data(recipe: DataRecipe) -> Dataset:
+    """The dataset."""
+    if recipe.name not in DATASETS:
+        raise PofError(f"data.name={recipe.name!r} is no dataset: known are {', '.join(DATASETS)}")
+    settings: dict[str, Any] = {"root": recipe.root, "workers": recipe.workers} if recipe.name == "imagefolder" else {}
+    dataset: Dataset = DATASETS[recipe.name](**settings)
+    return dataset
+
+
+def build_model(recipe: ModelRecipe, classes: int) -> nn.Module:
+    """The model, with its starting weights."""
+    model = MODELS[recipe.name](num_classes=classes) if recipe.name in MODELS else _import_model(recipe.name)
+    if recipe.weights:
+        load_weights(model, recipe.weights)
+    if recipe.normalize_inputs:
+        normalize_inputs(model, "patch" if recipe.normalize_inputs == "patch" else "sample")
+    if recipe.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
+    """Stochastic gradient descent; biases and normalisation take part in weight decay, as in the paper's setting."""
+    settings = recipe.optimizer
+    return SGD(
+        model.parameters(),
+        lr=settings.learning_rate,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov,
+    )
+
+
+def build_method(recipe: Recipe, model: nn.Module, optimizer: Optimizer, span: Span) -> Method:
+    """The training method."""
+    method: Method = METHODS[recipe.method](model, optimizer, recipe.settings, span)
+    return method
+
+
+def _import_model(name: str) -> nn.Module:
+    module_name, colon, function = name.partition(":")
+    if not colon:
+        raise PofError(
+            f"model.name={name!r} is no model: known are {', '.join(MODELS)}; your own is package.module:function"
+        )
+    try:
+        made = getattr(importlib.import_module(module_name), function)()
+    except (ImportError, AttributeError) as error:
+        raise PofError(f"model.name={name!r} cannot be imported: {error}") from None
+    if not isinstance(made, nn.Module):
+        raise PofError(f"model.name={name!r} gave a {type(made).__name__}, not a torch.nn.Module")
+    return made

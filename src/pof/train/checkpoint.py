@@ -1,0 +1,78 @@
+"""Checkpoints: one safetensors file, written whole or not at all; nothing is ever unpickled.
+
+Tensors are stored flat; numbers, and where each tensor belongs, as JSON in the file's own header.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pof.errors import PofError
+
+Tree = Any
+"""Dicts and lists of tensors, numbers, strings and None."""
+
+
+def write_tree(path: Path, tree: Tree) -> None:
+    """Write `tree` to a temporary name, then rename it to `path`: the old file stays good until the new one is."""
+    tensors: dict[str, Tensor] = {}
+    skeleton = _flatten(tree, "", tensors)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        save_file(tensors, temporary, metadata={"pof": json.dumps(skeleton)})
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise PofError(f"cannot write {str(path)!r}: {error}; what was there before is kept") from None
+
+
+def read_tree(path: Path) -> Tree:
+    """Take back what `write_tree` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            skeleton = json.loads((file.metadata() or {})["pof"])
+            return _unflatten(skeleton, file)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise PofError(f"the checkpoint {str(path)!r} is broken ({error}): delete it to start anew") from None
+
+
+def _flatten(tree: Tree, path: str, tensors: dict[str, Tensor]) -> Tree:
+    if isinstance(tree, Tensor):
+        tensors[path] = tree.detach().cpu().contiguous().clone()
+        return {"tensor": path}
+    if isinstance(tree, dict):
+        return {"dict": [[key, _flatten(value, f"{path}/{key}", tensors)] for key, value in tree.items()]}
+    if isinstance(tree, (list, tuple)):
+        return {"list": [_flatten(value, f"{path}/{i}", tensors) for i, value in enumerate(tree)]}
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return {"value": tree}
+    raise PofError(f"{path or 'the checkpoint'} holds a {type(tree).__name__}, which cannot be stored")
+
+
+def _unflatten(skeleton: Tree, file: Any) -> Tree:
+    ((kind, content),) = skeleton.items()
+    if kind == "tensor":
+        return file.get_tensor(content)
+    if kind == "dict":
+        return {key: _unflatten(value, file) for key, value in content}
+    if kind == "list":
+        return [_unflatten(value, file) for value in content]
+    return content
+
+
+def random_state() -> dict[str, Tensor]:
+    """The state of torch's random numbers."""
+    return {"cpu": torch.random.get_rng_state()}
+
+
+def set_random_state(state: dict[str, Tensor]) -> None:
+    """Take back what `random_state` gave."""
+    torch.random.set_rng_state(state["cpu"])

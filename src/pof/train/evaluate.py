@@ -1,0 +1,73 @@
+"""Accuracy of a model in its present state, and over many states."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pof.data.protocol import Dataset
+from pof.elastic import Elastic
+from pof.states import DENSE, State, pruned_state
+
+BATCH = 500
+CALIBRATION_IMAGES = 2000
+
+STATES = (
+    *(pruned_state(sparsity) for sparsity in (0.0, 0.3, 0.5, 0.7, 0.8, 0.9)),
+    *(
+        pruned_state(high, low)
+        for low, high in ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
+    ),
+    pruned_state(0.9, 0.5),
+)
+"""Dense, five sparsities, and the paper's six bands and one more."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Top-1 accuracy (of 1) of one state, as it stands and with its BatchNorm statistics re-estimated.
+
+    The dense state has the statistics that it was trained with; they are not estimated anew.
+    """
+
+    state: State
+    zeros: float
+    """The share of weights of the plan that are zero."""
+    plain: float
+    calibrated: float | None
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: Dataset) -> float:
+    """Top-1 accuracy on the whole test set."""
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    right = total = 0
+    for images, labels in data.test_batches(BATCH):
+        found = model(_layout(images.to(device))).argmax(1)
+        right += int((found == labels.to(device)).sum())
+        total += len(labels)
+    model.train(was_training)
+    return right / total
+
+
+def sweep(
+    model: nn.Module, elastic: Elastic, data: Dataset, states: Iterable[State] = STATES, *, calibrate: bool = True
+) -> Iterator[Accuracy]:
+    """The accuracy in each of `states`, one after the other; the model is in its former state afterwards."""
+    for state in states:
+        band = None if state.recover_from == state.sparsity else state.recover_from
+        with elastic.at(state.sparsity, recover_from=band):
+            plain = accuracy(model, data)
+            zeros = elastic.sparsity
+            calibrated = None
+            if calibrate and state != DENSE:
+                elastic.calibrate(map(_layout, data.plain_batches(min(CALIBRATION_IMAGES, data.train_images), BATCH)))
+                calibrated = accuracy(model, data)
+        yield Accuracy(state, zeros, plain, calibrated)
+
+
+def _layout(images: Tensor) -> Tensor:
+    return images.to(memory_format=torch.channels_last) if images.dim() == 4 else images

@@ -1,0 +1,138 @@
+"""The training loop. It knows batches, gradients and steps, and no method by name."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from pof.data.protocol import Dataset
+from pof.errors import PofError
+from pof.methods import Method, Span
+from pof.train.learning_rate import learning_rate
+from pof.train.recipe import Recipe
+
+CHECK_EVERY = 10
+"""Steps between two looks at the loss; each look waits for the device."""
+
+
+@dataclass
+class Progress:
+    """Where a run is, for whoever shows or saves it."""
+
+    step: int
+    steps: int
+    epoch: int
+    loss: float
+    learning_rate: float
+    images: int
+    """Images seen since this process began."""
+
+
+class Trainer:
+    """The parts of a run, and the steps that move them.
+
+    Args:
+        recipe: what to do.
+        model: the plain model.
+        optimizer: made for it.
+        method: made for both.
+        data: the images.
+        accelerator: the engine that places and synchronises them.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: nn.Module,
+        optimizer: Optimizer,
+        method: Method,
+        data: Dataset,
+        accelerator: Accelerator,
+    ) -> None:
+        self._recipe = recipe
+        self._model = model
+        self._optimizer = optimizer
+        self._method = method
+        self._data = data
+        self._accelerator = accelerator
+        self._span = span_of(recipe, data)
+
+    def steps(self, start: int) -> Iterator[Progress]:
+        """Train from step `start` to the end; yields after every step. Between two yields everything is consistent."""
+        span, recipe = self._span, self._recipe
+        images, total, unseen = 0, torch.zeros(()), 0
+        shown = float("nan")
+        for step, (inputs, labels) in self._batches(start):
+            rate = learning_rate(recipe.optimizer, step, span.steps, span.steps_per_epoch)
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            total = total + self._step(step, inputs, labels)
+            unseen += 1
+            images += recipe.data.batch
+            if (step + 1) % CHECK_EVERY == 0 or (step + 1) % span.steps_per_epoch == 0:
+                shown = float(total) / unseen
+                total, unseen = torch.zeros(()), 0
+                if not shown < float("inf"):
+                    raise PofError(
+                        f"the loss is {shown} at step {step}: lower optimizer.learning_rate or method settings"
+                    )
+            yield Progress(step + 1, span.steps, step // span.steps_per_epoch, shown, rate, images)
+
+    def _batches(self, start: int) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
+        span, engine = self._span, self._accelerator
+        for epoch in range(start // span.steps_per_epoch, span.steps // span.steps_per_epoch):
+            first = max(0, start - epoch * span.steps_per_epoch)
+            batches = self._data.train_batches(
+                self._recipe.data.batch,
+                seed=self._recipe.run.seed,
+                epoch=epoch,
+                start=first,
+                rank=engine.process_index,
+                ranks=engine.num_processes,
+            )
+            yield from enumerate(batches, start=epoch * span.steps_per_epoch + first)
+
+    def _step(self, step: int, inputs: Tensor, labels: Tensor) -> Tensor:
+        """One optimiser step; returns the loss."""
+        # Seeded by the step, so that dropout goes on as it would have after a resume.
+        torch.manual_seed(hash((self._recipe.run.seed, step, self._accelerator.process_index)) % 2**63)
+        self._model.train()
+        loss = self._method.gradients(step, self._pass(inputs, labels))
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._method.after_step(step)
+        return loss.cpu()
+
+    def _pass(self, inputs: Tensor, labels: Tensor) -> Callable[[], Tensor]:
+        """The forward and backward pass of one batch, in as many parts as the recipe says."""
+        engine, parts = self._accelerator, self._recipe.run.accumulate
+        inputs, labels = inputs.to(engine.device), labels.to(engine.device)
+        if self._recipe.model.channels_last and inputs.dim() == 4:
+            inputs = inputs.to(memory_format=torch.channels_last)
+        batches = list(zip(inputs.chunk(parts), labels.chunk(parts), strict=True))
+
+        def run_pass() -> Tensor:
+            total = torch.zeros((), device=engine.device)
+            for number, (images, targets) in enumerate(batches, start=1):
+                last = number == len(batches)
+                # Ranks exchange gradients once, with the last part.
+                with nullcontext() if last else engine.no_sync(self._model), engine.autocast():
+                    loss = F.cross_entropy(self._model(images), targets) * (len(images) / len(inputs))
+                    engine.backward(loss)
+                total += loss.detach()
+            return total
+
+        return run_pass
+
+
+def span_of(recipe: Recipe, data: Dataset) -> Span:
+    """How many steps the run has."""
+    steps_per_epoch = data.train_images // recipe.data.batch
+    if steps_per_epoch == 0:
+        raise PofError(f"data.batch={recipe.data.batch} is more than the {data.train_images} training images: lower it")
+    return Span(recipe.run.epochs * steps_per_epoch, steps_per_epoch, recipe.run.seed)

@@ -1,0 +1,197 @@
+"""Recipes: everything that decides the outcome of a run, as frozen dataclasses read from TOML."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pof.checks import check_choice, check_not_negative, check_whole
+from pof.errors import PofError
+from pof.methods import METHODS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """Which network, and what it starts from."""
+
+    name: str = "resnet20"
+    """A name of `pof.models`, or `package.module:function` for a model of your own."""
+    weights: str = ""
+    """A file of weights to start from (safetensors, .pth, or a run's folder); empty starts from scratch."""
+    normalize_inputs: str = ""
+    """"patch" or "sample" for unit-norm inputs too, see `pof.normalize_inputs`."""
+    channels_last: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice(self.normalize_inputs, "model.normalize_inputs", ("", "patch", "sample"))
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """Which images."""
+
+    name: str = "cifar10"
+    root: str = ""
+    """The folder of an `imagefolder`."""
+    batch: int = 128
+    """Images a step, over all processes."""
+    workers: int = 4
+    """Processes that decode an `imagefolder`."""
+
+    def __post_init__(self) -> None:
+        check_whole(self.batch, "data.batch", "the images of a step")
+
+
+@dataclass(frozen=True)
+class OptimizerRecipe:
+    """Stochastic gradient descent, and how its learning rate moves."""
+
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    nesterov: bool = False
+    schedule: str = "cosine"
+    """"cosine" to zero, "restarts" (cosine, anew every `period`), "steps" (a tenth every `period`), "constant"."""
+    period: float = 10.0
+    """Epochs, for "restarts" and "steps"."""
+    warmup: float = 0.0
+    """Epochs over which the learning rate first rises from zero."""
+
+    def __post_init__(self) -> None:
+        check_choice(self.schedule, "optimizer.schedule", ("cosine", "restarts", "steps", "constant"))
+        for name in ("learning_rate", "momentum", "weight_decay", "warmup"):
+            check_not_negative(getattr(self, name), f"optimizer.{name}", "see the shipped recipes")
+        if not self.period > 0:
+            raise PofError(f"optimizer.period={self.period!r} must be a number of epochs above 0")
+
+
+@dataclass(frozen=True)
+class RunRecipe:
+    """How the run goes about it."""
+
+    epochs: int = 40
+    seed: int = 0
+    precision: str = "no"
+    """"no" (float32), "bf16" or "fp16"."""
+    accumulate: int = 1
+    """Parts in which the gradients of one step are computed, one after the other."""
+    evaluate_every: int = 5
+    """Epochs between two evaluations; the last epoch is always evaluated."""
+    checkpoint_steps: int = 0
+    """Steps between two checkpoints; 0 writes one an epoch."""
+
+    def __post_init__(self) -> None:
+        check_choice(self.precision, "run.precision", ("no", "bf16", "fp16"))
+        for name in ("epochs", "accumulate", "evaluate_every"):
+            check_whole(getattr(self, name), f"run.{name}", "a whole number")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run."""
+
+    name: str
+    model: ModelRecipe = field(default_factory=ModelRecipe)
+    data: DataRecipe = field(default_factory=DataRecipe)
+    optimizer: OptimizerRecipe = field(default_factory=OptimizerRecipe)
+    run: RunRecipe = field(default_factory=RunRecipe)
+    method: str = "dense"
+    settings: Any = None
+    """The `Settings` of the method."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every value, defaults too, as plain data."""
+        return asdict(self)
+
+    @property
+    def hash(self) -> str:
+        """The same for the same values, whatever the file looked like."""
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
+    """The recipe in a TOML file, with `changes` such as "run.epochs=10" applied.
+
+    The table `[method]` holds the method's `name` and its settings.
+    """
+    file = Path(path)
+    try:
+        table = tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        raise PofError(f"no recipe at {str(file)!r}: name a .toml file, such as recipes/digits-pof.toml") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PofError(f"cannot read the recipe {str(file)!r}: {error}") from None
+    for change in changes:
+        _apply(table, change)
+    return recipe_from(table, default_name=file.stem)
+
+
+def recipe_from(table: Mapping[str, Any], default_name: str = "run") -> Recipe:
+    """A recipe from nested tables; an unknown key or a wrong type is an error that names the known ones."""
+    values = dict(table)
+    method = dict(values.pop("method", {"name": "dense"}))
+    name = method.pop("name", "dense")
+    check_choice(name, "method.name", tuple(METHODS))
+    values.setdefault("name", default_name)
+    values["method"] = name
+    values["settings"] = _build(METHODS[name].Settings, method, "method")
+    recipe: Recipe = _build(Recipe, values, "")
+    return recipe
+
+
+def _build(kind: type[Any], table: Mapping[str, Any], path: str) -> Any:
+    hints = get_type_hints(kind)
+    known = [item.name for item in fields(kind)]
+    for key in table:
+        if key not in known:
+            where = f"[{path}]" if path else "the recipe"
+            raise PofError(f"unknown key {key!r} in {where}; known are {', '.join(sorted(known)) or 'none'}")
+    for item in fields(kind):
+        if item.default is MISSING and item.default_factory is MISSING and item.name not in table:
+            raise PofError(f"the key {item.name!r} is missing in [{path}]")
+    return kind(**{key: _value(hints[key], value, f"{path}.{key}".lstrip(".")) for key, value in table.items()})
+
+
+def _value(kind: Any, value: Any, path: str) -> Any:
+    """`value` as `kind`, or an error; whole numbers pass for floats and lists for tuples."""
+    if kind is Any:
+        return value
+    if is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, Mapping):
+            raise PofError(f"{path}={value!r} must be a table")
+        return _build(kind, value, path)
+    if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
+        kinds = get_args(kind)
+        if len(value) == len(kinds):
+            return tuple(_value(k, v, path) for k, v in zip(kinds, value, strict=True))
+    elif kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif isinstance(kind, type) and type(value) is kind:
+        return value
+    wanted = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
+    raise PofError(f"{path}={value!r} must be of type {wanted}")
+
+
+def _apply(table: dict[str, Any], change: str) -> None:
+    """Set one key, as in "method.weight=0.3"; the value is TOML, or else a plain string."""
+    key, equals, text = change.partition("=")
+    if not equals or not key:
+        raise PofError(f"--set {change!r} must be key=value, such as run.epochs=10")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *path, last = key.strip().split(".")
+    for part in path:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise PofError(f"--set {change!r}: {part!r} is not a table")
+    table[last] = value

@@ -1,0 +1,195 @@
+"""One run in one folder: starts, resumes or finds itself finished; writes records, checkpoints and weights."""
+
+import platform
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+import pof
+from pof.errors import PofError
+from pof.train.build import build_data, build_method, build_model, build_optimizer
+from pof.train.checkpoint import read_tree, write_tree
+from pof.train.evaluate import accuracy
+from pof.train.loop import Progress, Trainer, span_of
+from pof.train.recipe import Recipe
+from pof.train.records import Records
+from pof.train.weights import write_weights
+
+CHECKPOINT = "checkpoint.safetensors"
+WEIGHTS = "model.safetensors"
+RECORDS = "records.jsonl"
+
+Show = Callable[[Progress, dict[str, float] | None], None]
+"""Told of every step, and at the end of an epoch of its figures (None before)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call of `run_recipe` ended."""
+
+    finished: bool
+    """False if it was interrupted; the same call goes on from there."""
+    already: bool
+    """Whether it had finished before this call."""
+    step: int
+    accuracy: float | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def run_recipe(recipe: Recipe, out: str | Path, show: Show = lambda *_: None) -> Outcome:
+    """Run `recipe` in the folder `out`, from its last checkpoint if there is one; do nothing if it has finished."""
+    folder = Path(out)
+    engine = Accelerator(mixed_precision=recipe.run.precision)
+    records = _open_records(folder, recipe, mend=engine.is_main_process)
+    done = records.last("final")
+    if done is not None:
+        return Outcome(True, True, done["step"], done["accuracy"], done["figures"])
+    return _Run(recipe, folder, records, engine).go(show)
+
+
+class _Run:
+    """A run that has not finished yet."""
+
+    def __init__(self, recipe: Recipe, folder: Path, records: Records, engine: Accelerator) -> None:
+        torch.manual_seed(recipe.run.seed)
+        self._recipe, self._folder, self._records, self._engine = recipe, folder, records, engine
+        self._data = build_data(recipe.data)
+        self._span = span_of(recipe, self._data)
+        self._model = build_model(recipe.model, self._data.classes).to(engine.device)
+        self._optimizer = build_optimizer(recipe, self._model)
+        wrapped_model, wrapped_optimizer = engine.prepare(self._model, self._optimizer)
+        self._method = build_method(recipe, self._model, wrapped_optimizer, self._span)
+        self._trainer = Trainer(recipe, wrapped_model, wrapped_optimizer, self._method, self._data, engine)
+        self._epoch_began = (time.perf_counter(), 0)
+
+    def go(self, show: Show) -> Outcome:
+        start = self._resume()
+        self._record("resume" if start else "start", step=start, **_origin(self._recipe))
+        every = self._recipe.run.checkpoint_steps or self._span.steps_per_epoch
+        with _Interrupt() as interrupt:
+            for progress in self._trainer.steps(start):
+                ends_epoch = progress.step % self._span.steps_per_epoch == 0
+                show(progress, self._end_epoch(progress) if ends_epoch else None)
+                stop = self._on_any_rank(interrupt.seen)
+                if progress.step < self._span.steps and (stop or progress.step % every == 0):
+                    self._save(progress.step)
+                    if stop:
+                        return Outcome(False, False, progress.step)
+        return self._finish()
+
+    def _on_any_rank(self, flag: bool) -> bool:
+        """Whether `flag` is set on any rank, so that all stop at the same step."""
+        if self._engine.num_processes == 1:
+            return flag
+        mine = torch.tensor(float(flag), device=self._engine.device)
+        return bool(self._engine.reduce(mine, "sum") > 0)
+
+    def _end_epoch(self, progress: Progress) -> dict[str, float]:
+        epoch = progress.step // self._span.steps_per_epoch
+        now, (then, images) = time.perf_counter(), self._epoch_began
+        figures = self._method.figures()
+        self._record(
+            "epoch",
+            epoch=epoch,
+            loss=progress.loss,
+            learning_rate=progress.learning_rate,
+            images_per_second=round((progress.images - images) / (now - then), 1),
+            **figures,
+        )
+        if epoch % self._recipe.run.evaluate_every == 0 and progress.step < self._span.steps:
+            figures = {**figures, "accuracy": accuracy(self._model, self._data)}
+            self._record("evaluation", epoch=epoch, accuracy=figures["accuracy"])
+        self._epoch_began = (time.perf_counter(), progress.images)
+        return figures
+
+    def _finish(self) -> Outcome:
+        figures = self._method.figures()
+        self._method.finish()
+        test = accuracy(self._model, self._data)
+        if self._engine.is_main_process:
+            metadata = {"pof": pof.__version__, "model": self._recipe.model.name, "recipe": self._recipe.hash}
+            write_weights(self._model, self._folder / WEIGHTS, metadata)
+        self._record("final", step=self._span.steps, accuracy=test, test_images=self._data.test_images, figures=figures)
+        return Outcome(True, False, self._span.steps, test, figures)
+
+    def _save(self, step: int) -> None:
+        for name, weight in self._model.named_parameters():
+            if not bool(torch.isfinite(weight).all()):
+                raise PofError(
+                    f"{name} is NaN or inf after step {step}: lower optimizer.learning_rate; the last checkpoint stays"
+                )
+        if self._engine.is_main_process:
+            tree = {
+                "step": step,
+                "recipe": self._recipe.hash,
+                "model": self._model.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "method": self._method.state_dict(),
+            }
+            write_tree(self._folder / CHECKPOINT, tree)
+
+    def _resume(self) -> int:
+        path = self._folder / CHECKPOINT
+        if not path.exists():
+            return 0
+        tree = read_tree(path)
+        self._model.load_state_dict(tree["model"])
+        self._optimizer.load_state_dict(tree["optimizer"])
+        self._method.load_state_dict(tree["method"])
+        return int(tree["step"])
+
+    def _record(self, kind: str, **values: Any) -> None:
+        if self._engine.is_main_process:
+            self._records.append(kind, **values)
+
+
+class _Interrupt:
+    """Turns the first SIGINT into a flag, so that a step is never cut in two; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __enter__(self) -> "_Interrupt":
+        self._former = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._former)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+        self.seen = True
+
+
+def _open_records(folder: Path, recipe: Recipe, *, mend: bool) -> Records:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PofError(f"cannot make the folder {str(folder)!r}: {error.strerror or error}") from None
+    records = Records(folder / RECORDS)
+    if mend:
+        records.mend()
+    first = records.last("start")
+    if first is not None and first["recipe_hash"] != recipe.hash:
+        raise PofError(
+            f"{str(folder)!r} holds a run of another recipe ({first['recipe']['name']}): choose another --out"
+        )
+    return records
+
+
+def _origin(recipe: Recipe) -> dict[str, Any]:
+    """What made the run."""
+    return {
+        "recipe": recipe.as_dict(),
+        "recipe_hash": recipe.hash,
+        "versions": {"pof": pof.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
+        "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
+    }

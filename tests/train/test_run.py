@@ -1,0 +1,173 @@
+"""A run in its folder: it finishes, resumes to the same bits after a kill, and says what is wrong."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pof.cli.main import main
+from pof.errors import PofError
+from pof.train.recipe import Recipe, recipe_from
+from pof.train.run import run_recipe
+
+RECIPE = """
+[model]
+name = "digits_convnet"
+[data]
+name = "digits"
+batch = 64
+[run]
+epochs = 3
+checkpoint_steps = 4
+[method]
+name = "pof"
+refresh = 3
+"""
+
+
+def quick(**method: object) -> Recipe:
+    return recipe_from(
+        {
+            "model": {"name": "digits_convnet"},
+            "data": {"name": "digits", "batch": 128},
+            "run": {"epochs": 2, "evaluate_every": 1},
+            "method": method or {"name": "dense"},
+        }
+    )
+
+
+def records(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def test_a_run_writes_records_and_weights_and_then_does_nothing(tmp_path: Path) -> None:
+    recipe = quick()
+    outcome = run_recipe(recipe, tmp_path)
+    assert outcome.finished
+    assert not outcome.already
+    assert outcome.accuracy is not None
+    assert outcome.accuracy > 0.5
+    written = records(tmp_path)
+    assert [record["kind"] for record in written] == ["start", "epoch", "evaluation", "epoch", "final"]
+    assert written[0]["recipe_hash"] == recipe.hash
+    assert written[-1]["test_images"] == 500
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    again = run_recipe(recipe, tmp_path)
+    assert again.already
+    assert again.accuracy == outcome.accuracy
+    assert (tmp_path / "model.safetensors").read_bytes() == weights
+    assert records(tmp_path) == written
+
+
+def test_the_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
+    run_recipe(quick(), tmp_path)
+    with pytest.raises(PofError, match="holds a run of another recipe"):
+        run_recipe(quick(name="one_shot", sparsity=0.5), tmp_path)
+
+
+def test_killed_at_a_random_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert main(["train", str(recipe), "--out", str(whole), "--json"]) == 0
+    command = [sys.executable, "-m", "pof.cli.main", "train", str(recipe), "--out", str(killed), "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not (killed / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL, "it was killed before it could finish"
+    assert main(["train", str(recipe), "--out", str(killed), "--json"]) == 0
+    assert "resume" in [record["kind"] for record in records(killed)]
+    one, other = load_file(whole / "model.safetensors"), load_file(killed / "model.safetensors")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_an_interrupt_stops_after_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = 0
+
+    def interrupt_at_the_third_step(*_: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    outcome = run_recipe(quick(), tmp_path, interrupt_at_the_third_step)
+    assert not outcome.finished
+    assert outcome.step == 3
+    assert run_recipe(quick(), tmp_path).finished
+    whole = run_recipe(quick(), tmp_path / "whole")
+    assert whole.finished
+    one, other = load_file(tmp_path / "model.safetensors"), load_file(tmp_path / "whole" / "model.safetensors")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    table = quick().as_dict()
+    method = {"name": table.pop("method"), **table.pop("settings")}
+    table["optimizer"]["learning_rate"] = 1e30
+    table["run"]["checkpoint_steps"] = 1
+    with pytest.raises(PofError, match=r"lower optimizer\.learning_rate"):
+        run_recipe(recipe_from({**table, "method": method}), tmp_path)
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    assert not checkpoint.exists() or all(value.isfinite().all() for value in load_file(checkpoint).values())
+
+
+def test_a_loss_that_is_no_number_is_noticed_without_a_checkpoint(tmp_path: Path) -> None:
+    table = quick().as_dict()
+    method = {"name": table.pop("method"), **table.pop("settings")}
+    table["optimizer"]["learning_rate"] = 1e30
+    with pytest.raises(PofError, match=r"the loss is (nan|inf) at step 9: lower optimizer.learning_rate"):
+        run_recipe(recipe_from({**table, "method": method}), tmp_path)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PofError, match="cannot make the folder"):
+        run_recipe(quick(), tmp_path / "file" / "run")
+
+
+def test_a_broken_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"junk")
+    with pytest.raises(PofError, match="is broken"):
+        run_recipe(quick(), tmp_path)
+
+
+def test_a_cut_off_last_line_of_the_records_is_mended(tmp_path: Path) -> None:
+    run_recipe(quick(), tmp_path)
+    with (tmp_path / "records.jsonl").open("a") as file:
+        file.write('{"kind": "fin')
+    assert run_recipe(quick(), tmp_path).already
+
+
+def test_eval_and_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_recipe(quick(name="pof", weight=0.3), tmp_path / "run")
+    assert main(["eval", str(tmp_path / "run"), "--sparsity", "0.5", "--recover-from", "0.2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["zeros"] == pytest.approx(0.2, abs=0.01)
+    assert main(["eval", str(tmp_path / "run"), "--sparsity", "0.5", "--calibrate"]) == 0
+    assert "re-estimated" in capsys.readouterr().out
+    file = tmp_path / "run" / "model.safetensors"
+    assert main(["eval", str(file), "--model", "digits_convnet", "--data", "digits", "--json"]) == 0
+    dense = json.loads(capsys.readouterr().out)["accuracy"]
+    assert main(["sweep", str(tmp_path / "run"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows[0]["accuracy"] == dense
+    assert len(rows) == 13
+    assert main(["sweep", str(tmp_path / "run")]) == 0
+    assert "pruned at 0.7" in capsys.readouterr().out
+    assert main(["eval", str(file)]) == 2
+    assert "name --model and --data" in capsys.readouterr().err
+    assert main(["eval", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
