@@ -33,6 +33,8 @@ def main() -> None:
     elastic.prune(0.5)
     first_call = time.perf_counter() - start
 
+    on_sphere = pof.Elastic(pof.models.resnet50(), magnitudes="unit")
+    on_sphere.prune(0.5)
     peer_layers = _peer_layers(elastic.plan)
     copies = [(torch.empty_like(p), p.detach()) for p in elastic.plan.parameters(model).values()]
     fresh = iter(0.3 + 0.0007 * i for i in range(1, 10_000))
@@ -51,6 +53,7 @@ def main() -> None:
             "pof, sparsity seen before": switch_seen,
             "pof, recover": lambda: elastic.recover(0.3, next(fresh)),
             "pof, restore": elastic.restore,
+            "pof, unit magnitudes, new sparsity": lambda: on_sphere.prune(next(fresh)),
             "plain copy": lambda: [target.copy_(source) for target, source in copies],
         },
         options.rounds,
@@ -65,6 +68,9 @@ def main() -> None:
         "times_faster_than_torch": ratio(seconds, "torch l1_unstructured + remove", "pof, new sparsity"),
         "times_a_plain_copy": ratio(seconds, "pof, new sparsity", "plain copy"),
         "times_a_plain_copy_when_seen_before": ratio(seconds, "pof, sparsity seen before", "plain copy"),
+        "times_faster_than_torch_with_unit_magnitudes": ratio(
+            seconds, "torch l1_unstructured + remove", "pof, unit magnitudes, new sparsity"
+        ),
         "bytes_a_weight_beside_the_dense_copy": round(elastic.nbytes / weights, 4),
         "rounds": options.rounds,
         "machine": machine(),

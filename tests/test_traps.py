@@ -249,7 +249,7 @@ def test_embeddings_tied_by_a_view_are_left_out() -> None:
         assert [entry.name for entry in plan] == ["body.weight"]
 
 
-@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch:UserWarning", "ignore::DeprecationWarning", "ignore:.*quantiz")
 def test_quantised_layers_are_named() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     quantised = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear}, dtype=torch.qint8)
