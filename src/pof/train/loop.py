@@ -75,7 +75,7 @@ class Trainer:
             unseen += 1
             images += recipe.data.batch
             if (step + 1) % CHECK_EVERY == 0 or (step + 1) % span.steps_per_epoch == 0:
-                shown = float(total) / unseen
+                shown = float(self._accelerator.reduce(total, "mean")) / unseen
                 total, unseen = torch.zeros(()), 0
                 if not shown < float("inf"):
                     raise PofError(

@@ -1,0 +1,34 @@
+"""Run a recipe on this rank and keep its weights: `python two_processes.py RECIPE OUT`; the rank is in the environment."""
+
+import sys
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from safetensors.torch import save_file
+from torch import nn
+
+from pof.train.recipe import read_recipe
+from pof.train.run import _open_records, _Run
+
+
+def plain_net() -> nn.Module:
+    """Without BatchNorm, whose statistics would depend on how a batch is split."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)
+    )
+
+
+def main(recipe_path: str, out: str) -> None:
+    """Train, then write what this rank ended with."""
+    torch.set_num_threads(1)
+    recipe, folder = read_recipe(recipe_path), Path(out)
+    engine = Accelerator(cpu=True)
+    run = _Run(recipe, folder, _open_records(folder, recipe, mend=engine.is_main_process), engine)
+    assert run.go(lambda *_: None).finished
+    save_file(run._model.state_dict(), folder / f"rank{engine.process_index}.safetensors")
+    engine.end_training()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
