@@ -44,7 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A live model at any sparsity.
     "calibrate": {"errors"},
     "watch": {"magnitude"},
-    "weight_states": {"errors", "ladder", "magnitude", "planning", "recovery", "rows", "states", "watch"},
+    "on_sphere": {"magnitude", "planning", "recovery", "rows"},
+    "weight_states": {"errors", "ladder", "magnitude", "on_sphere", "planning", "recovery", "rows", "states", "watch"},
     "model_states": {"calibrate", "eager", "errors", "planning", "states", "weight_states"},
     "elastic": {"calibrate", "checks", "globs", "hold", "model_states", "planning", "states", "table"},
     "pruned_pass": {"checks", "errors", "model_states", "planning", "states"},

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pof.magnitude import Cut, cut_above, cut_through, find_cut, in_memory_order, magnitude_bits
+from pof.magnitude import Cut, bits_to_magnitude, cut_through, find_cut, in_memory_order, magnitude_bits
 
 SMALLEST = 1 << 16
 """Below this many weights a search is quick, and the table of runs would cost more than it saves."""
@@ -26,7 +26,7 @@ class Ladder:
 
     def __init__(self, *, zeros_alike: bool = False) -> None:
         self._zeros_alike = zeros_alike
-        self._sorted = False
+        self._sorted, self._size, self._dtype = False, 0, torch.float32
         self._low = np.empty(0, np.uint16)
         self._high = np.empty(0, np.uint16)
         self._starts = np.empty(0, np.int32)
@@ -38,15 +38,17 @@ class Ladder:
 
     def cut(self, count: int, ranked: Callable[[], Tensor]) -> Cut:
         """The cut that prunes exactly `count` weights; `ranked` gives their keys, the same numbers at each call."""
-        keys = ranked()
-        if not self._sorted and _pays(keys):
+        if not self._sorted:
+            keys = ranked()
+            if not _pays(keys):
+                return find_cut(keys, count)
             self._sort(keys)
         if not 0 < count < len(self._low):
-            return find_cut(keys, count)
+            return find_cut(ranked(), count)
         last_pruned = self._bits(count - 1)
         if last_pruned < self._bits(count) or (last_pruned == 0 and self._zeros_alike):
-            return cut_above(keys, last_pruned)
-        return cut_through(keys, last_pruned, count - self._rank(last_pruned))
+            return Cut(bits_to_magnitude(last_pruned, self._dtype), self._size)
+        return cut_through(ranked(), last_pruned, count - self._rank(last_pruned))
 
     def _sort(self, keys: Tensor) -> None:
         ordered = np.sort(in_memory_order(magnitude_bits(keys)).numpy())
@@ -59,7 +61,7 @@ class Ladder:
         if room <= 0:
             self._starts, self._high = self._starts[:0].copy(), self._high[:0].copy()
         self._low = ordered[: max(0, room)].astype(np.uint16)
-        self._sorted = True
+        self._sorted, self._size, self._dtype = True, keys.numel(), keys.dtype
 
     def _bits(self, rank: int) -> int:
         run = int(np.searchsorted(self._starts, np.int32(rank), side="right")) - 1

@@ -98,17 +98,12 @@ def find_cut(values: Tensor, count: int, scratch: Scratch | None = None) -> Cut:
         ordered.partition(count - 1)
         last_pruned = int(ordered[count - 1])
         if last_pruned < int(ordered[count:].min()):
-            return cut_above(values, last_pruned)
+            return Cut(bits_to_magnitude(last_pruned, values.dtype), values.numel())
         return cut_through(values, last_pruned, int(np.count_nonzero(ordered[:count] == last_pruned)))
     last_pruned, first_kept = (int(torch.kthvalue(bits, k).values) for k in (count, count + 1))
     if last_pruned < first_kept:
-        return cut_above(values, last_pruned)
+        return Cut(bits_to_magnitude(last_pruned, values.dtype), values.numel())
     return cut_through(values, last_pruned, count - int((bits < last_pruned).sum()))
-
-
-def cut_above(values: Tensor, last_pruned: int) -> Cut:
-    """The cut just above the magnitude whose bits are `last_pruned`."""
-    return Cut(bits_to_magnitude(last_pruned, values.dtype), values.numel())
 
 
 def cut_through(values: Tensor, tied: int, pruned: int) -> Cut:
@@ -117,6 +112,11 @@ def cut_through(values: Tensor, tied: int, pruned: int) -> Cut:
     # numpy finds a few among many several times faster.
     places = np.flatnonzero(equal.numpy()) if equal.device.type == "cpu" else torch.nonzero(equal).view(-1)
     return Cut(bits_to_magnitude(tied, values.dtype), int(places[pruned - 1]) + 1)
+
+
+def cut_from(cut: Cut, start: int, size: int) -> Cut:
+    """What `cut` is for the `size` values from flat index `start` on."""
+    return Cut(cut.value, min(max(cut.limit - start, 0), size))
 
 
 def zero_smallest(values: Tensor, cut: Cut, out: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from pof.magnitude import Cut, has_no_gaps, in_memory_order, zero_smallest
+from pof.magnitude import Cut, cut_from, has_no_gaps, in_memory_order, zero_smallest
 
 BLOCK = 1 << 15
 """So many weights are filled at a time: what is computed on the way stays in the cache."""
@@ -65,9 +65,5 @@ def _blocks(values: Tensor, out: Tensor, low: Cut, high: Cut) -> Iterator[tuple[
     flat, flat_out = in_memory_order(values), in_memory_order(out)
     for start in range(0, size, BLOCK):
         part = flat[start : start + BLOCK]
-        cuts = (_from(low, start, part.numel()), _from(high, start, part.numel()))
+        cuts = (cut_from(low, start, part.numel()), cut_from(high, start, part.numel()))
         yield part, flat_out[start : start + BLOCK], cuts
-
-
-def _from(cut: Cut, start: int, size: int) -> Cut:
-    return Cut(cut.value, min(max(cut.limit - start, 0), size))

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from pof.errors import PofError, WeightsChangedError
 from pof.ladder import Ladder
-from pof.magnitude import Cut, find_cut, keep_mask, zero_smallest
+from pof.magnitude import Cut, find_cut, zero_smallest
+from pof.on_sphere import recover_on_sphere
 from pof.planning import Entry
-from pof.recovery import band_alpha, fill_band, recover
-from pof.rows import rescale_rows, row_norms, unit_rows
+from pof.recovery import recover
+from pof.rows import row_norms, unit_rows
 from pof.states import Magnitudes
 from pof.watch import CHANGED, Watch
 
@@ -135,29 +136,15 @@ class ElasticWeight:
             out.copy_(self.dense())
             return 0.0
         low, high = map(self._cut, counts)
+        alpha = self._alphas.get(counts)
         if self._norms is not None:
-            return self._put_on_sphere(low, high, self._norms, out)
-        if counts[0] == counts[1]:
+            alpha = recover_on_sphere(self.dense(), self._norms, self.entry, low, high, out, alpha)
+        elif counts[0] == counts[1]:
             zero_smallest(self.dense(), high, out=out)
             return 0.0
-        alpha = recover(self.dense(), low, high, out, self._alphas.get(counts))
+        else:
+            alpha = recover(self.dense(), low, high, out, alpha)
         return remember(self._alphas, counts, alpha)
-
-    def _put_on_sphere(self, low: Cut, high: Cut, norms: Tensor, out: Tensor) -> float:
-        """Ranked by unit rows, and each row that loses anything brought back to its norm."""
-        dense, keys = self.dense(), self.keys()
-        kept = keep_mask(keys, high)
-        values = torch.where(kept, dense, 0.0)
-        rows, dims = self.entry.rows(values)
-        alpha = 0.0
-        if low != high:
-            band = torch.where(keep_mask(keys, low) & ~kept, keys, 0.0)
-            alpha = band_alpha([band])
-            fill_band(rows, self.entry.rows(band)[0], alpha * norms)
-        changed = torch.any(rows != self.entry.rows(dense)[0], dim=dims, keepdim=True)
-        rescale_rows(rows, dims, torch.where(changed, norms, 0.0), torch.float64)
-        out.copy_(values)
-        return alpha
 
     def _is_as_written(self) -> bool:
         if self._dense is None:

@@ -1,4 +1,4 @@
-"""Run a recipe on this rank and keep its weights: `python two_processes.py RECIPE OUT`; the rank is in the environment."""
+"""Run a recipe on the rank that the environment names, and keep its weights: `python two_processes.py RECIPE OUT`."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,12 @@ from pof.train.run import _open_records, _Run
 def plain_net() -> nn.Module:
     """Without BatchNorm, whose statistics would depend on how a batch is split."""
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(72, 10),
     )
 
 
@@ -26,7 +31,8 @@ def main(recipe_path: str, out: str) -> None:
     engine = Accelerator(cpu=True)
     run = _Run(recipe, folder, _open_records(folder, recipe, mend=engine.is_main_process), engine)
     assert run.go(lambda *_: None).finished
-    save_file(run._model.state_dict(), folder / f"rank{engine.process_index}.safetensors")
+    state = {name: value.contiguous() for name, value in run._model.state_dict().items()}
+    save_file(state, folder / f"rank{engine.process_index}.safetensors")
     engine.end_training()
 
 
