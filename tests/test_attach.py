@@ -3,8 +3,6 @@
 Everything runs in float64, so that the two forms agree to many digits and a mask never differs by rounding.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

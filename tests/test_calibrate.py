@@ -1,7 +1,5 @@
 """calibrate: the statistics of the present state, as plain sums give them; nothing else of the model moves."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Callable, Iterable, Iterator

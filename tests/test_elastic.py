@@ -1,7 +1,5 @@
 """Elastic: any sparsity in place and back, against torch's own pruning and plain slow loops."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

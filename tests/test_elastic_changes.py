@@ -1,7 +1,5 @@
 """What other people do to the weights under a live Elastic, and bad input: noticed, explained, nothing broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

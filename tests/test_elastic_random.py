@@ -5,8 +5,6 @@ there; a state's statistics are those last measured or trained in it, else those
 always returns.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import random

@@ -1,7 +1,5 @@
 """`Elastic.hold`: fine-tuning a pruned model, where what is zero stays zero, whatever the optimiser carries along."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

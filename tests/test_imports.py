@@ -4,8 +4,6 @@ A part is a file or a folder of `src/pof`. A new one gets a row here. Rows name 
 needs one from further down is in the wrong place.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Which weights are pruned: every kind of layer, the first convolution, ties, globs, overrides, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

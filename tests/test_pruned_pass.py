@@ -1,7 +1,5 @@
 """`with pof.pruned(model, s):` pruned weights inside, dense weights after, gradients on the dense weights."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

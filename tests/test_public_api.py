@@ -1,7 +1,5 @@
 """What `import pof` gives: a short list of names, loaded on first use."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil

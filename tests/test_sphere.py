@@ -1,7 +1,5 @@
 """The hypersphere: rows keep the norms that they had, whatever the optimiser does, and nothing else changes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

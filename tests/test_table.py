@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pof.table import text_table
 
 

@@ -1,7 +1,5 @@
 """A real HTTP server on this machine, and a cache that is empty."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Datasets, one file each; `DATASETS` finds one by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from pof.data.cifar10 import cifar10

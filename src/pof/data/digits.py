@@ -11,8 +11,6 @@ repository's test file, unchanged but for the type that stores them. `digits.npz
     numpy.savez_compressed("digits.npz", images=source.images.astype("u1"), labels=source.target.astype("u1"))
 """
 
-from __future__ import annotations
-
 from importlib import resources
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The networks of the paper's tables, in plain torch; `MODELS` finds a constructor by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import nn

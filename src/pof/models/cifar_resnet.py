@@ -5,8 +5,6 @@ Three stages of 16, 32 and 64 channels; a network of depth 6n + 2 has n blocks a
 Reference: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

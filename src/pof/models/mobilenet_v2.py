@@ -4,8 +4,6 @@ Reference: Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: Inverted Residua
 CVPR 2018. The rows of `_STAGES` are those of the paper's table 2.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -6,8 +6,6 @@ its 3 x 3 convolution (known as v1.5), as torchvision does.
 Reference: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
