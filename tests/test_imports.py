@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What is pruned, and how far.
     "checks": {"errors"},
     "globs": {"errors"},
-    "planning": {"errors", "globs", "magnitude", "table"},
+    "prunable": {"errors", "magnitude"},
+    "planning": {"errors", "globs", "magnitude", "prunable", "table"},
     "states": {"errors", "magnitude", "planning"},
     # Training: on the sphere, with the penalty, with the zeros held, on unit inputs.
     "hooks": {"errors"},
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "watch": {"magnitude"},
     "on_sphere": {"magnitude", "planning", "recovery", "rows"},
     "weight_states": {"errors", "ladder", "magnitude", "on_sphere", "planning", "recovery", "rows", "states", "watch"},
-    "model_states": {"calibrate", "eager", "errors", "planning", "states", "weight_states"},
+    "model_states": {"calibrate", "eager", "errors", "planning", "prunable", "states", "weight_states"},
     "elastic": {"calibrate", "checks", "globs", "hold", "model_states", "planning", "states", "table"},
     "pruned_pass": {"checks", "errors", "model_states", "planning", "states"},
     # The training methods, behind one protocol.

@@ -6,7 +6,8 @@ from torch import nn
 from pof.calibrate import StateStatistics
 from pof.eager import eager
 from pof.errors import WeightsChangedError
-from pof.planning import Plan, identity
+from pof.planning import Plan
+from pof.prunable import identity
 from pof.states import DENSE, Magnitudes, Scope, State, band_counts
 from pof.weight_states import ElasticWeight, remember
 

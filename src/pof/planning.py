@@ -15,7 +15,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from pof.errors import PlanError
 from pof.globs import as_globs, matches, refuse_unmatched
-from pof.magnitude import SUPPORTED_DTYPES, check_sparsity
+from pof.magnitude import check_sparsity
+from pof.prunable import extent, identity, overlap, refuse_sharded, refuse_unprunable
 from pof.table import text_table
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -124,7 +125,7 @@ def plan(
         kind = model.__name__ + ", not called yet" if callable(model) else f"a {type(model).__name__}"
         raise PlanError(f"model is {kind}: pass a torch.nn.Module, such as pof.models.resnet20()")
     bare = unwrap(model)
-    _refuse_sharded(bare)
+    refuse_sharded(bare)
     found, left_out = _find(bare)
     include, exclude = as_globs(include, "include"), as_globs(exclude, "exclude")
     known = [*(entry.names for entry, _ in found), *((name,) for name, _ in left_out)]
@@ -145,7 +146,7 @@ def plan(
         if reason not in SILENT:
             warnings.warn(f"{name} is not pruned: {reason}", UserWarning, stacklevel=_frames_to_user())
     for entry in entries:
-        _refuse_unprunable(entry.name, bare.get_parameter(entry.name))
+        refuse_unprunable(entry.name, bare.get_parameter(entry.name))
     return Plan(tuple(_with_sparsities(entries, left_out, {} if sparsities is None else sparsities)), tuple(left_out))
 
 
@@ -169,7 +170,7 @@ def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, s
     embeddings = [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     first = next((module for module in model.modules() if isinstance(module, CONVOLUTIONS)), None)
     found: dict[object, tuple[Entry, bool]] = {}
-    memory = [(_extent(module.weight), EMBEDDED) for module in embeddings]
+    memory = [(extent(module.weight), EMBEDDED) for module in embeddings]
     left_out = []
     for path, module in model.named_modules(remove_duplicate=False):
         if type(module).__module__.startswith("torch.ao.nn.") and callable(getattr(module, "weight", None)):
@@ -184,13 +185,11 @@ def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, s
                 found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
             elif not isinstance(weight, UninitializedParameter) and weight.numel() == 0:
                 left_out.append((name, EMPTY))
-            elif (
-                owner := next((why for extent, why in memory if _overlap(extent, _extent(weight))), None)
-            ) is not None:
+            elif (owner := next((why for extent, why in memory if overlap(extent, extent(weight))), None)) is not None:
                 left_out.append((name, owner))
             else:
                 found[key] = (_entry(name, module, weight), module is first)
-                memory.append((_extent(weight), f"it shares memory with {name}, in another shape, and follows that"))
+                memory.append((extent(weight), f"it shares memory with {name}, in another shape, and follows that"))
     return list(found.values()), left_out
 
 
@@ -200,28 +199,6 @@ def _weight_names(module: nn.Module) -> tuple[str, ...]:
     if isinstance(module, nn.MultiheadAttention):
         return tuple(name for name in ATTENTION_WEIGHTS if getattr(module, name) is not None)
     return ()
-
-
-def identity(weight: Tensor) -> object:
-    """Equal for two parameters that are the same numbers in memory, even if they are two objects."""
-    no_memory = isinstance(weight, UninitializedParameter) or weight.is_meta or weight.layout != torch.strided
-    if no_memory or weight.numel() == 0:
-        return id(weight)
-    return weight.data_ptr(), tuple(weight.shape), weight.stride()
-
-
-def _extent(weight: Tensor) -> tuple[int, int, int] | None:
-    """Where a weight lies: its memory, and the first and last byte; None if it has none."""
-    if isinstance(weight, UninitializedParameter) or weight.is_meta or weight.layout != torch.strided:
-        return None
-    if weight.numel() == 0 or type(weight.data) is not Tensor:
-        return None
-    span = sum((size - 1) * stride for size, stride in zip(weight.shape, weight.stride(), strict=True))
-    return weight.untyped_storage().data_ptr(), weight.data_ptr(), weight.data_ptr() + span * weight.element_size()
-
-
-def _overlap(one: tuple[int, int, int] | None, other: tuple[int, int, int] | None) -> bool:
-    return one is not None and other is not None and one[0] == other[0] and one[1] <= other[2] and other[1] <= one[2]
 
 
 def _entry(name: str, module: nn.Module, weight: nn.Parameter) -> Entry:
@@ -236,35 +213,6 @@ def _frames_to_user() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pof."):
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _refuse_sharded(model: nn.Module) -> None:
-    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()) or any(
-        hasattr(parameter, "placements") for parameter in model.parameters()
-    ):
-        raise PlanError(
-            "the parameters are sharded (FSDP), so no rank sees a whole row: use DistributedDataParallel, or prune the "
-            "whole model before it is sharded"
-        )
-
-
-def _refuse_unprunable(name: str, weight: nn.Parameter) -> None:
-    if isinstance(weight, UninitializedParameter):
-        raise PlanError(f"weight {name!r} has no shape yet (a lazy layer): run one batch through the model first")
-    if weight.is_meta:
-        raise PlanError(f"weight {name!r} is on the meta device and has no values: load the weights first")
-    if type(weight.data) is not Tensor:
-        raise PlanError(f"weight {name!r} is a {type(weight.data).__name__}: pof prunes plain tensors; exclude it")
-    if weight.layout == torch.strided and _shares_elements(weight):
-        raise PlanError(f"weight {name!r} is an expanded view, whose elements share memory: clone it first")
-    if weight.is_quantized or weight.dtype not in SUPPORTED_DTYPES or weight.layout != torch.strided:
-        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUPPORTED_DTYPES)
-        what = weight.dtype if weight.layout == torch.strided else weight.layout
-        raise PlanError(f"weight {name!r} is {what}: pof prunes dense {kinds}; prune before quantising, or exclude it")
-
-
-def _shares_elements(weight: Tensor) -> bool:
-    return any(size > 1 and stride == 0 for size, stride in zip(weight.shape, weight.stride(), strict=True))
 
 
 def _with_sparsities(
