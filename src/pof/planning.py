@@ -185,8 +185,8 @@ def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, s
                 found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
             elif not isinstance(weight, UninitializedParameter) and weight.numel() == 0:
                 left_out.append((name, EMPTY))
-            elif (owner := next((why for extent, why in memory if overlap(extent, extent(weight))), None)) is not None:
-                left_out.append((name, owner))
+            elif taken := [why for place, why in memory if overlap(place, extent(weight))]:
+                left_out.append((name, taken[0]))
             else:
                 found[key] = (_entry(name, module, weight), module is first)
                 memory.append((extent(weight), f"it shares memory with {name}, in another shape, and follows that"))
