@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "elastic": {"calibrate", "checks", "globs", "hold", "model_states", "planning", "states", "table"},
     "pruned_pass": {"checks", "errors", "model_states", "planning", "states"},
     # The training methods, behind one protocol.
-    "methods": {"calibrate", "checks", "errors", "hooks", "magnitude", "on_the_fly", "planning"},
+    "methods": {"calibrate", "checks", "errors", "hold", "hooks", "magnitude", "on_the_fly", "planning"},
     # Networks, datasets, and reports: a report reads records, never a model.
     "models": {"errors"},
     "data": {"checks", "errors"},

@@ -14,19 +14,22 @@ def hold_zeros(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> Remova
     Masking gradients is not enough: momentum and weight decay move weights whose gradient is zero. So both the weights
     and the optimiser's state for them are put back to zero after each step.
     """
-    inner = innermost(optimizer)
     refuse_stranger(optimizer, weights)
     zeros = [(weight, weight.detach() == 0) for weight in weights.values()]
 
-    @torch.no_grad()
     def clear() -> None:
         for weight, zero in zeros:
-            mask = zero.to(weight.device)
-            weight.masked_fill_(mask, 0.0)
-            for value in inner.state.get(weight, {}).values():
-                if isinstance(value, Tensor) and value.shape == weight.shape:
-                    value.masked_fill_(mask, 0.0)
+            zero_where(optimizer, weight, zero.to(weight.device))
 
     clear()
     # Before the sphere's projection, which would otherwise see what the step put into the zeros.
     return after_step(optimizer, clear, first=True)
+
+
+@torch.no_grad()
+def zero_where(optimizer: Optimizer, weight: nn.Parameter, where: Tensor) -> None:
+    """Zero `weight`, and what `optimizer` remembers for its elements, where `where` is True."""
+    weight.masked_fill_(where, 0.0)
+    for value in innermost(optimizer).state.get(weight, {}).values():
+        if isinstance(value, Tensor) and value.shape == weight.shape:
+            value.masked_fill_(where, 0.0)

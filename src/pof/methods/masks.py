@@ -1,6 +1,6 @@
 """Masks over the weights of a plan, for the methods that keep weights at zero while they train."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pof.checks import refuse_other_plan
-from pof.hooks import innermost
+from pof.hold import zero_where
 from pof.magnitude import find_cut, keep_mask, prune_count, share_globally
 from pof.planning import plan
 
@@ -19,7 +19,7 @@ class Masks:
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.weights = plan(model).parameters(model)
         self.kept = {name: torch.ones_like(weight, dtype=torch.bool) for name, weight in self.weights.items()}
-        self._optimizer = innermost(optimizer)
+        self._optimizer = optimizer
 
     @property
     def sparsity(self) -> float:
@@ -45,10 +45,7 @@ class Masks:
     def apply(self) -> None:
         """Zero what is not kept, in the weights and in the optimiser's state for them."""
         for name, weight in self.weights.items():
-            pruned = ~self.kept[name]
-            weight.masked_fill_(pruned, 0.0)
-            for value in self.momenta(weight):
-                value.masked_fill_(pruned, 0.0)
+            zero_where(self._optimizer, weight, ~self.kept[name])
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -67,11 +64,6 @@ class Masks:
             with torch.no_grad():
                 for weight, values in zip(self.weights.values(), dense, strict=True):
                     weight.copy_(values)
-
-    def momenta(self, weight: nn.Parameter) -> Iterable[Tensor]:
-        """What the optimiser remembers for each element of `weight`."""
-        state = self._optimizer.state.get(weight, {})
-        return [value for value in state.values() if isinstance(value, Tensor) and value.shape == weight.shape]
 
     def state_dict(self) -> dict[str, Tensor]:
         """The masks, by weight name."""
