@@ -10,6 +10,7 @@ from torch.optim import SGD
 from pof.errors import PofError
 from pof.magnitude import share_globally
 from pof.methods.masks import Masks
+from pof.methods.second_pass import moved
 
 
 def net() -> nn.Sequential:
@@ -74,3 +75,20 @@ def test_masks_of_another_model_are_refused() -> None:
     masks = masks_of(nn.Linear(4, 4))
     with pytest.raises(PofError, match="another plan"):
         masks.load_state_dict(masks_of(nn.Linear(4, 5)).state_dict())
+
+
+def test_one_autocast_block_sees_both_the_dense_and_the_masked_weights() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8, bias=False))
+    masks = Masks(model, SGD(model.parameters(), lr=0.1))
+    masks.choose(0.5)
+    inputs = torch.randn(4, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        before = model(inputs)
+        with masks.applied():
+            inside = model(inputs)
+        with moved(list(model.parameters()), [torch.ones_like(p) for p in model.parameters()], 1.0):
+            uphill = model(inputs)
+        after = model(inputs)
+    assert torch.equal(before, after)
+    assert not torch.equal(before, inside)
+    assert not torch.equal(before, uphill)

@@ -57,6 +57,7 @@ def test_a_run_writes_records_and_weights_and_then_does_nothing(tmp_path: Path) 
     assert outcome.accuracy > 0.5
     written = records(tmp_path)
     assert [record["kind"] for record in written] == ["start", "epoch", "evaluation", "epoch", "final"]
+    assert len(written[-1]["table"]) == len(recipe.table.states())
     assert written[0]["recipe_hash"] == recipe.hash
     assert written[-1]["test_images"] == 500
     weights = (tmp_path / "model.safetensors").read_bytes()
@@ -97,7 +98,7 @@ def test_killed_at_a_random_moment_it_resumes_to_the_same_bits(tmp_path: Path) -
 def test_an_interrupt_stops_after_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen = 0
 
-    def interrupt_at_the_third_step(*_: object) -> None:
+    def interrupt_at_the_third_step(_: object) -> None:
         nonlocal seen
         seen += 1
         if seen == 3:

@@ -30,7 +30,7 @@ def main(recipe_path: str, out: str) -> None:
     recipe, folder = read_recipe(recipe_path), Path(out)
     engine = Accelerator(cpu=True)
     run = _Run(recipe, folder, _open_records(folder, recipe, mend=engine.is_main_process), engine)
-    assert run.go(lambda *_: None).finished
+    assert run.go(lambda _: None).finished
     state = {name: value.contiguous() for name, value in run._model.state_dict().items()}
     save_file(state, folder / f"rank{engine.process_index}.safetensors")
     engine.end_training()

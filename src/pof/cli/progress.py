@@ -1,26 +1,38 @@
 """Progress bars for long verbs; plain lines where there is no terminal."""
 
 import sys
+from collections.abc import Iterable
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+
+class _WithNotes(Progress):
+    """Bars, and below them the note of the last one: beside it there is no room in 80 columns."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bars and the note."""
+        yield from super().get_renderables()
+        if self.tasks:
+            yield Text(self.tasks[-1].fields["note"], style="dim")
 
 
 class Bars:
-    """A progress bar a title, with a few figures beside it."""
+    """A progress bar a title, with a few figures below."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
         self._live = console.is_terminal
         self._tasks: dict[str, TaskID] = {}
-        columns = (
+        self._progress = _WithNotes(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not self._live,
         )
-        self._progress = Progress(*columns, console=console, disable=not self._live)
 
     def __enter__(self) -> "Bars":
         self._progress.start()

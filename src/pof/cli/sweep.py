@@ -7,7 +7,6 @@ example: pof sweep runs/digits-pof-0
 
 import argparse
 import json
-import sys
 
 from pof.cli import trained
 
@@ -23,27 +22,16 @@ def run(options: argparse.Namespace) -> int:
     """Evaluate all states and print the table."""
     found = trained.load(options)
     from pof.cli.progress import Bars
-    from pof.train.evaluate import STATES, sweep
+    from pof.report.accuracies import accuracy_table
+    from pof.train.evaluate import sweep
 
-    results = []
+    states, rows = found.recipe.table.states(), []
     with Bars() as bars:
-        for result in sweep(found.model, found.elastic, found.data):
-            results.append(result)
-            bars.update("sweep", len(results), len(STATES), str(result.state))
+        for result in sweep(found.model, found.elastic, found.data, states):
+            rows.append(result.as_record())
+            bars.update("sweep", len(rows), len(states), str(result.state))
     if options.json:
-        rows = [
-            {**r.state._asdict(), "zeros": r.zeros, "accuracy": r.plain, "calibrated": r.calibrated} for r in results
-        ]
         print(json.dumps({"test_images": found.data.test_images, "rows": rows}, indent=2))
         return 0
-    from pof.table import text_table
-
-    header = ("state", "zeros", "accuracy, %", "new statistics")
-    print(text_table(header, [_row(r.state, r.zeros, r.plain, r.calibrated) for r in results]))
-    print(f"on {found.data.test_images} test images; nothing was trained", file=sys.stderr)
+    print(accuracy_table(rows, found.data.test_images))
     return 0
-
-
-def _row(state: object, zeros: float, plain: float, calibrated: float | None) -> tuple[str, str, str, str]:
-    new = "" if calibrated is None else f"{100 * calibrated:.2f}"
-    return str(state), f"{100 * zeros:.1f} %", f"{100 * plain:.2f}", new

@@ -8,13 +8,15 @@ example: pof train recipes/digits-pof.toml --set run.epochs=5 --out runs/try
 
 import argparse
 import json
+import math
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pof.errors import PofError
 
 if TYPE_CHECKING:
-    from pof.train.loop import Progress
+    from pof.train.events import Event, Step
 
 HELP = "train or fine-tune a network as a recipe says"
 
@@ -47,17 +49,20 @@ def run(options: argparse.Namespace) -> int:
         return 0 if outcome.finished else 130
     with _Display(recipe.name) as display:
         outcome = run_recipe(recipe, out, display.show)
-    if outcome.already:
-        print(f"{out} has finished already: accuracy {_percent(outcome.accuracy)}")
-    elif outcome.finished:
-        print(f"accuracy {_percent(outcome.accuracy)} after {outcome.step} steps; weights in {out}/model.safetensors")
-    else:
+    from pof.report.accuracies import accuracy_table
+
+    if not outcome.finished:
         print(f"stopped after step {outcome.step}; the same command goes on from there")
-    return 0 if outcome.finished else 130
+        return 130
+    if outcome.already:
+        print(f"{out} has finished already; nothing was done")
+    print(accuracy_table(outcome.table, outcome.test_images))
+    print(f"accuracy {_percent(outcome.accuracy)} after {outcome.step} steps; weights in {out}/model.safetensors")
+    return 0
 
 
 class _Display:
-    """Shows the progress of a run."""
+    """Shows the events of a run."""
 
     def __init__(self, name: str) -> None:
         from pof.cli.progress import Bars
@@ -72,16 +77,27 @@ class _Display:
     def __exit__(self, *error: Any) -> None:
         self._bars.__exit__(*error)
 
-    def show(self, progress: "Progress", figures: dict[str, float] | None) -> None:
-        """One more step, and perhaps the end of an epoch."""
+    def show(self, event: "Event") -> None:
+        """One more step, the end of an epoch, or one more state tested."""
+        from pof.train.events import Epoch, Step
+
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Epoch):
+            self._bars.line(f"epoch {event.epoch}/{event.epochs}  {_note(event.figures)}")
+        else:
+            self._bars.update("testing", event.done, event.states, event.state)
+
+    def _step(self, event: "Step") -> None:
         now = time.perf_counter()
-        self._began = self._began or (now, progress.images)
-        rate = (progress.images - self._began[1]) / max(now - self._began[0], 1e-9)
-        note = f"loss {progress.loss:.3f}  {rate:.0f} images/s"
-        self._bars.update(self._name, progress.step, progress.steps, note)
-        if figures is not None:
-            text = "  ".join(f"{key} {value:.4g}" for key, value in figures.items())
-            self._bars.line(f"epoch {progress.epoch + 1}  {note}  {text}".rstrip())
+        self._began = self._began or (now, event.images)
+        rate = (event.images - self._began[1]) / max(now - self._began[0], 1e-9)
+        figures = {"loss": event.loss, **event.figures, "images/s": round(rate)}
+        self._bars.update(self._name, event.step, event.steps, _note(figures))
+
+
+def _note(figures: Mapping[str, float]) -> str:
+    return "  ".join(f"{key} {value:.4g}" for key, value in figures.items() if not math.isnan(value))
 
 
 def _percent(accuracy: float | None) -> str:

@@ -59,11 +59,13 @@ class Masks:
             with torch.no_grad():
                 for name, weight in self.weights.items():
                     weight.masked_fill_(~self.kept[name], 0.0)
+            torch.clear_autocast_cache()  # which would not see writes in place
             yield
         finally:
             with torch.no_grad():
                 for weight, values in zip(self.weights.values(), dense, strict=True):
                     weight.copy_(values)
+            torch.clear_autocast_cache()
 
     def state_dict(self) -> dict[str, Tensor]:
         """The masks, by weight name."""

@@ -53,13 +53,12 @@ class Pof:
         self._attached.remove()
 
     def figures(self) -> dict[str, float]:
-        """The penalty, the mean cosine, and tr."""
+        """The penalty and the mean cosine, once a step was made, and tr."""
         penalty = self._attached.penalty
-        return {
-            "penalty": float(self._attached.value),
-            "cosine": penalty.mean_cosine,
-            "tr": penalty.tr(self._attached.step),
-        }
+        tr = {"tr": penalty.tr(self._attached.step)}
+        if not penalty.layers():
+            return tr
+        return {"penalty": float(self._attached.value), "cosine": penalty.mean_cosine, **tr}
 
     def state_dict(self) -> dict[str, Any]:
         """That of `pof.attach`."""

@@ -20,11 +20,13 @@ def moved(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], dist
         with torch.no_grad():
             for parameter, direction in zip(parameters, directions, strict=True):
                 parameter.add_(direction, alpha=distance)
+        torch.clear_autocast_cache()  # which would not see writes in place
         yield
     finally:
         with torch.no_grad():
             for parameter, values in zip(parameters, before, strict=True):
                 parameter.copy_(values)
+        torch.clear_autocast_cache()
 
 
 @contextmanager

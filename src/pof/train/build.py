@@ -9,10 +9,12 @@ from torch.optim import SGD, Optimizer
 
 from pof.data import DATASETS
 from pof.data.protocol import Dataset
+from pof.elastic import Elastic
 from pof.errors import PofError
 from pof.methods import METHODS, Method, Span
 from pof.models import MODELS
 from pof.spherical import normalize_inputs
+from pof.states import Magnitudes
 from pof.train.recipe import DataRecipe, ModelRecipe, Recipe
 from pof.train.weights import load_weights
 
@@ -54,6 +56,16 @@ def build_method(recipe: Recipe, model: nn.Module, optimizer: Optimizer, span: S
     """The training method."""
     method: Method = METHODS[recipe.method](model, optimizer, recipe.settings, span)
     return method
+
+
+def build_elastic(recipe: Recipe, model: nn.Module) -> Elastic:
+    """The trained model at any sparsity, ranked as it was trained."""
+    return Elastic(model, magnitudes=magnitudes_of(recipe))
+
+
+def magnitudes_of(recipe: Recipe) -> Magnitudes:
+    """What to rank: "unit" for what was trained on the sphere, else "raw"."""
+    return "unit" if getattr(recipe.settings, "sphere", False) else "raw"
 
 
 def _import_model(name: str) -> nn.Module:

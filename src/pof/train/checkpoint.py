@@ -4,16 +4,15 @@ Tensors are stored flat; numbers, and where each tensor belongs, as JSON in the 
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pof.errors import PofError
+from pof.replacing import replacing
+from pof.train.weights import save_tensors
 
 Tree = Any
 """Dicts and lists of tensors, numbers, strings and None."""
@@ -23,15 +22,8 @@ def write_tree(path: Path, tree: Tree) -> None:
     """Write `tree` to a temporary name, then rename it to `path`: the old file stays good until the new one is."""
     tensors: dict[str, Tensor] = {}
     skeleton = _flatten(tree, "", tensors)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        save_file(tensors, temporary, metadata={"pof": json.dumps(skeleton)})
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
-        raise PofError(f"cannot write {str(path)!r}: {error}; what was there before is kept") from None
+    with replacing(path) as temporary:
+        save_tensors(tensors, temporary, {"pof": json.dumps(skeleton)})
 
 
 def read_tree(path: Path) -> Tree:
@@ -66,13 +58,3 @@ def _unflatten(skeleton: Tree, file: Any) -> Tree:
     if kind == "list":
         return [_unflatten(value, file) for value in content]
     return content
-
-
-def random_state() -> dict[str, Tensor]:
-    """The state of torch's random numbers."""
-    return {"cpu": torch.random.get_rng_state()}
-
-
-def set_random_state(state: dict[str, Tensor]) -> None:
-    """Take back what `random_state` gave."""
-    torch.random.set_rng_state(state["cpu"])

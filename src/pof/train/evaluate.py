@@ -8,20 +8,10 @@ from torch import Tensor, nn
 
 from pof.data.protocol import Dataset
 from pof.elastic import Elastic
-from pof.states import DENSE, State, pruned_state
+from pof.states import DENSE, State
 
 BATCH = 500
 CALIBRATION_IMAGES = 2000
-
-STATES = (
-    *(pruned_state(sparsity) for sparsity in (0.0, 0.3, 0.5, 0.7, 0.8, 0.9)),
-    *(
-        pruned_state(high, low)
-        for low, high in ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
-    ),
-    pruned_state(0.9, 0.5),
-)
-"""Dense, five sparsities, and the paper's six bands and one more."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +26,15 @@ class Accuracy:
     """The share of weights of the plan that are zero."""
     plain: float
     calibrated: float | None
+
+    def as_record(self) -> dict[str, float | None]:
+        """As plain data."""
+        return {
+            **self.state._asdict(),
+            "zeros": self.zeros,
+            "accuracy": self.plain,
+            "calibrated": self.calibrated,
+        }
 
 
 @torch.no_grad()
@@ -54,7 +53,7 @@ def accuracy(model: nn.Module, data: Dataset) -> float:
 
 
 def sweep(
-    model: nn.Module, elastic: Elastic, data: Dataset, states: Iterable[State] = STATES, *, calibrate: bool = True
+    model: nn.Module, elastic: Elastic, data: Dataset, states: Iterable[State], *, calibrate: bool = True
 ) -> Iterator[Accuracy]:
     """The accuracy in each of `states`, one after the other; the model is in its former state afterwards."""
     for state in states:

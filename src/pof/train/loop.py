@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
@@ -13,24 +12,12 @@ from torch.optim import Optimizer
 from pof.data.protocol import Dataset
 from pof.errors import PofError
 from pof.methods import Method, Span
+from pof.train.events import Step
 from pof.train.learning_rate import learning_rate
 from pof.train.recipe import Recipe
 
 CHECK_EVERY = 10
 """Steps between two looks at the loss; each look waits for the device."""
-
-
-@dataclass
-class Progress:
-    """Where a run is, for whoever shows or saves it."""
-
-    step: int
-    steps: int
-    epoch: int
-    loss: float
-    learning_rate: float
-    images: int
-    """Images seen since this process began."""
 
 
 class Trainer:
@@ -62,11 +49,11 @@ class Trainer:
         self._accelerator = accelerator
         self._span = span_of(recipe, data)
 
-    def steps(self, start: int) -> Iterator[Progress]:
+    def steps(self, start: int) -> Iterator[Step]:
         """Train from step `start` to the end; yields after every step. Between two yields everything is consistent."""
         span, recipe = self._span, self._recipe
         images, total, unseen = 0, torch.zeros(()), 0
-        shown = float("nan")
+        shown, figures = float("nan"), self._method.figures()
         for step, (inputs, labels) in self._batches(start):
             rate = learning_rate(recipe.optimizer, step, span.steps, span.steps_per_epoch)
             for group in self._optimizer.param_groups:
@@ -81,7 +68,8 @@ class Trainer:
                     raise PofError(
                         f"the loss is {shown} at step {step}: lower optimizer.learning_rate or method settings"
                     )
-            yield Progress(step + 1, span.steps, step // span.steps_per_epoch, shown, rate, images)
+                figures = self._method.figures()
+            yield Step(step + 1, span.steps, step // span.steps_per_epoch, shown, rate, images, figures)
 
     def _batches(self, start: int) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
         span, engine = self._span, self._accelerator

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pof.checks import check_choice, check_not_negative, check_whole
 from pof.errors import PofError
 from pof.methods import METHODS
+from pof.states import State, pruned_state, recovered_state
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -95,6 +96,27 @@ class RunRecipe:
 
 
 @dataclass(frozen=True)
+class TableRecipe:
+    """The states that the finished network is tested in."""
+
+    sparsities: tuple[float, ...] = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9)
+    bands: tuple[tuple[float, float], ...] = (
+        (0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9), (0.5, 0.9),
+    )  # fmt: skip
+    """The paper's six and one more: from where, up to which sparsity alpha * sign(w) is filled in."""
+    calibrate: bool = True
+    """Whether each state is also tested with BatchNorm statistics re-estimated."""
+
+    def __post_init__(self) -> None:
+        self.states()
+
+    def states(self) -> tuple[State, ...]:
+        """All of them."""
+        pruned = (pruned_state(sparsity) for sparsity in self.sparsities)
+        return (*pruned, *(recovered_state(low, high) for low, high in self.bands))
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A run."""
 
@@ -103,6 +125,7 @@ class Recipe:
     data: DataRecipe = field(default_factory=DataRecipe)
     optimizer: OptimizerRecipe = field(default_factory=OptimizerRecipe)
     run: RunRecipe = field(default_factory=RunRecipe)
+    table: TableRecipe = field(default_factory=TableRecipe)
     method: str = "dense"
     settings: Any = None
     """The `Settings` of the method."""
@@ -170,6 +193,8 @@ def _value(kind: Any, value: Any, path: str) -> Any:
         return _build(kind, value, path)
     if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
         kinds = get_args(kind)
+        if kinds[-1] is Ellipsis:
+            kinds = (kinds[0],) * len(value)
         if len(value) == len(kinds):
             return tuple(_value(k, v, path) for k, v in zip(kinds, value, strict=True))
     elif kind is float and isinstance(value, int) and not isinstance(value, bool):

@@ -3,7 +3,6 @@
 import platform
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -11,13 +10,15 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
 import pof
 from pof.errors import PofError
-from pof.train.build import build_data, build_method, build_model, build_optimizer
+from pof.train.build import build_data, build_elastic, build_method, build_model, build_optimizer
 from pof.train.checkpoint import read_tree, write_tree
-from pof.train.evaluate import accuracy
-from pof.train.loop import Progress, Trainer, span_of
+from pof.train.evaluate import accuracy, sweep
+from pof.train.events import Epoch, Show, Step, Tested
+from pof.train.loop import Trainer, span_of
 from pof.train.recipe import Recipe
 from pof.train.records import Records
 from pof.train.weights import write_weights
@@ -25,9 +26,6 @@ from pof.train.weights import write_weights
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "model.safetensors"
 RECORDS = "records.jsonl"
-
-Show = Callable[[Progress, dict[str, float] | None], None]
-"""Told of every step, and at the end of an epoch of its figures (None before)."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +38,31 @@ class Outcome:
     """Whether it had finished before this call."""
     step: int
     accuracy: float | None = None
+    test_images: int = 0
     figures: dict[str, float] = field(default_factory=dict)
+    """The last ones of the method."""
+    table: list[dict[str, float | None]] = field(default_factory=list)
+    """A row a state: see `pof.train.evaluate.Accuracy`."""
 
 
-def run_recipe(recipe: Recipe, out: str | Path, show: Show = lambda *_: None) -> Outcome:
+def run_recipe(recipe: Recipe, out: str | Path, show: Show = lambda _: None) -> Outcome:
     """Run `recipe` in the folder `out`, from its last checkpoint if there is one; do nothing if it has finished."""
     folder = Path(out)
-    engine = Accelerator(mixed_precision=recipe.run.precision)
+    engine = _engine(recipe)
     records = _open_records(folder, recipe, mend=engine.is_main_process)
     done = records.last("final")
     if done is not None:
-        return Outcome(True, True, done["step"], done["accuracy"], done["figures"])
+        keys = ("step", "accuracy", "test_images", "figures", "table")
+        return Outcome(finished=True, already=True, **{key: done[key] for key in keys})
     return _Run(recipe, folder, records, engine).go(show)
+
+
+def _engine(recipe: Recipe) -> Accelerator:
+    AcceleratorState._reset_state()  # or the precision of the first run in a process would be that of all
+    try:
+        return Accelerator(mixed_precision=recipe.run.precision)
+    except ValueError as error:
+        raise PofError(f"run.precision={recipe.run.precision!r} does not work here ({error}): try bf16 or no") from None
 
 
 class _Run:
@@ -75,14 +86,15 @@ class _Run:
         every = self._recipe.run.checkpoint_steps or self._span.steps_per_epoch
         with _Interrupt() as interrupt:
             for progress in self._trainer.steps(start):
-                ends_epoch = progress.step % self._span.steps_per_epoch == 0
-                show(progress, self._end_epoch(progress) if ends_epoch else None)
+                show(progress)
+                if progress.step % self._span.steps_per_epoch == 0:
+                    show(self._end_epoch(progress))
                 stop = self._on_any_rank(interrupt.seen)
-                if progress.step < self._span.steps and (stop or progress.step % every == 0):
+                if stop or progress.step % every == 0 or progress.step == self._span.steps:
                     self._save(progress.step)
-                    if stop:
-                        return Outcome(False, False, progress.step)
-        return self._finish()
+                if stop and progress.step < self._span.steps:
+                    return Outcome(False, False, progress.step)
+        return self._finish(show)
 
     def _on_any_rank(self, flag: bool) -> bool:
         """Whether `flag` is set on any rank, so that all stop at the same step."""
@@ -91,33 +103,47 @@ class _Run:
         mine = torch.tensor(float(flag), device=self._engine.device)
         return bool(self._engine.reduce(mine, "sum") > 0)
 
-    def _end_epoch(self, progress: Progress) -> dict[str, float]:
+    def _end_epoch(self, progress: Step) -> Epoch:
         epoch = progress.step // self._span.steps_per_epoch
         now, (then, images) = time.perf_counter(), self._epoch_began
-        figures = self._method.figures()
-        self._record(
-            "epoch",
-            epoch=epoch,
-            loss=progress.loss,
-            learning_rate=progress.learning_rate,
-            images_per_second=round((progress.images - images) / (now - then), 1),
-            **figures,
-        )
+        figures = {
+            "loss": progress.loss,
+            "learning_rate": progress.learning_rate,
+            "images_per_second": round((progress.images - images) / (now - then), 1),
+            **self._method.figures(),
+        }
+        self._record("epoch", epoch=epoch, **figures)
         if epoch % self._recipe.run.evaluate_every == 0 and progress.step < self._span.steps:
-            figures = {**figures, "accuracy": accuracy(self._model, self._data)}
+            figures["accuracy"] = accuracy(self._model, self._data)
             self._record("evaluation", epoch=epoch, accuracy=figures["accuracy"])
         self._epoch_began = (time.perf_counter(), progress.images)
-        return figures
+        return Epoch(epoch, self._recipe.run.epochs, figures)
 
-    def _finish(self) -> Outcome:
+    def _finish(self, show: Show) -> Outcome:
         figures = self._method.figures()
         self._method.finish()
-        test = accuracy(self._model, self._data)
+        table = self._test(show)
         if self._engine.is_main_process:
             metadata = {"pof": pof.__version__, "model": self._recipe.model.name, "recipe": self._recipe.hash}
             write_weights(self._model, self._folder / WEIGHTS, metadata)
-        self._record("final", step=self._span.steps, accuracy=test, test_images=self._data.test_images, figures=figures)
-        return Outcome(True, False, self._span.steps, test, figures)
+        final: dict[str, Any] = {
+            "step": self._span.steps,
+            "accuracy": accuracy(self._model, self._data),
+            "test_images": self._data.test_images,
+            "figures": figures,
+            "table": table,
+        }
+        self._record("final", **final)
+        return Outcome(finished=True, already=False, **final)
+
+    def _test(self, show: Show) -> list[dict[str, float | None]]:
+        """Test the network in all states of the recipe's table; every rank does, so that none waits too long."""
+        elastic = build_elastic(self._recipe, self._model)
+        states, rows = self._recipe.table.states(), []
+        for found in sweep(self._model, elastic, self._data, states, calibrate=self._recipe.table.calibrate):
+            rows.append(found.as_record())
+            show(Tested(str(found.state), len(rows), len(states)))
+        return rows
 
     def _save(self, step: int) -> None:
         for name, weight in self._model.named_parameters():

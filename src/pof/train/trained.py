@@ -1,6 +1,6 @@
 """A network that was trained, with the images that it is tested on and its Elastic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
@@ -9,8 +9,8 @@ from pof.data.protocol import Dataset
 from pof.elastic import Elastic
 from pof.errors import PofError
 from pof.states import Magnitudes, Scope
-from pof.train.build import build_data, build_model
-from pof.train.recipe import DataRecipe, ModelRecipe, recipe_from
+from pof.train.build import build_data, build_model, magnitudes_of
+from pof.train.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 from pof.train.records import Records
 from pof.train.run import RECORDS
 
@@ -22,6 +22,7 @@ class Trained:
     model: nn.Module
     data: Dataset
     elastic: Elastic
+    recipe: Recipe
 
 
 def load_trained(
@@ -38,20 +39,18 @@ def load_trained(
     """
     path = Path(source)
     if path.is_dir():
-        recipes = _recipes_of(path)
-        on_sphere = recipes[2]
+        recipe = _recipe_of(path)
     elif model is None or data is None:
         raise PofError(f"{str(path)!r} is no run's folder: name --model and --data for a file of weights")
     else:
-        recipes = (ModelRecipe(name=model), DataRecipe(name=data), False)
-        on_sphere = False
-    images = build_data(recipes[1])
-    network = build_model(ModelRecipe(**{**vars(recipes[0]), "weights": str(path)}), images.classes).eval()
-    ranked: Magnitudes = magnitudes or ("unit" if on_sphere else "raw")
-    return Trained(network, images, Elastic(network, scope=scope, magnitudes=ranked))
+        recipe = Recipe("file", ModelRecipe(name=model), DataRecipe(name=data))
+    images = build_data(recipe.data)
+    network = build_model(replace(recipe.model, weights=str(path)), images.classes).eval()
+    elastic = Elastic(network, scope=scope, magnitudes=magnitudes or magnitudes_of(recipe))
+    return Trained(network, images, elastic, recipe)
 
 
-def _recipes_of(folder: Path) -> tuple[ModelRecipe, DataRecipe, bool]:
+def _recipe_of(folder: Path) -> Recipe:
     records = Records(folder / RECORDS)
     first = records.last("start")
     if first is None:
@@ -60,5 +59,4 @@ def _recipes_of(folder: Path) -> tuple[ModelRecipe, DataRecipe, bool]:
         raise PofError(f"the run in {str(folder)!r} has not finished: go on with the same pof train command")
     stored = dict(first["recipe"])
     method = {"name": stored.pop("method"), **stored.pop("settings")}
-    recipe = recipe_from({**stored, "method": method})
-    return recipe.model, recipe.data, recipe.method == "pof" and recipe.settings.sphere
+    return recipe_from({**stored, "method": method})

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pof.errors import PofError
+from pof.replacing import replacing
 
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 PREFIXES = ("module.", "_orig_mod.")
@@ -23,7 +24,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     try:
         state = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except FileNotFoundError:
-        raise PofError(f"no weights at {str(file)!r}") from None
+        raise PofError(f"no weights at {str(file)!r}: give --weights FILE, or model.weights in the recipe") from None
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
         raise PofError(f"cannot read the weights {str(file)!r}: {error}".splitlines()[0]) from None
     except Exception as error:  # torch raises pickle's own errors for what is not plain tensors
@@ -51,14 +52,17 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
 def write_weights(model: nn.Module, path: Path, metadata: Mapping[str, str]) -> None:
     """Write the model's own state_dict as safetensors, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    with replacing(path) as temporary:
+        save_tensors(tensors, temporary, metadata)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """As safetensors' own `save_file`; a file that cannot be written is an OSError as everywhere else."""
     try:
-        save_file(tensors, temporary, metadata=dict(metadata))
-        temporary.replace(path)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
-        raise PofError(f"cannot write {str(path)!r}: {error}") from None
+        save_file(tensors, path, metadata=dict(metadata))
+    except SafetensorError as error:
+        raise OSError(str(error)) from None
 
 
 def _bare(state: Any, file: Path) -> dict[str, Tensor]:

@@ -1,0 +1,34 @@
+"""Files that are written whole or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pof.errors import PofError
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A temporary name beside `path` to write to; at the end of the block it becomes `path`, safely on disk.
+
+    If the block fails, `path` stays as it was and the temporary file goes.
+
+    Raises:
+        PofError: the block or the renaming raised an OSError: a full disk, a folder that cannot be written.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        raise PofError(f"cannot write {str(target)!r}: {_reason(error)}; what was there before is kept") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

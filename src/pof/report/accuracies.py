@@ -1,0 +1,34 @@
+"""The table of a network's accuracies over its states, as text."""
+
+from collections.abc import Mapping, Sequence
+
+from pof.table import text_table
+
+
+def accuracy_table(rows: Sequence[Mapping[str, float | None]], test_images: int) -> str:
+    """A row a state: what it is, how much of it is zero, its accuracy, and that with re-estimated statistics.
+
+    Example:
+        >>> row = {"sparsity": 0.7, "recover_from": 0.3, "zeros": 0.3, "accuracy": 0.91, "calibrated": None}
+        >>> print(accuracy_table([row], 500))
+        state              zeros  accuracy, %  new statistics
+        recovered 0.3-0.7  30.0%  91.00        -
+        Top-1 on 500 test images; new statistics: BatchNorm's re-estimated, nothing trained.
+    """
+    header = ("state", "zeros", "accuracy, %", "new statistics")
+    cells = [
+        (_name(row), f"{row['zeros']:.1%}", _percent(row["accuracy"]), _percent(row["calibrated"])) for row in rows
+    ]
+    note = "new statistics: BatchNorm's re-estimated, nothing trained."
+    return f"{text_table(header, cells)}\nTop-1 on {test_images} test images; {note}"
+
+
+def _name(row: Mapping[str, float | None]) -> str:
+    high, low = row["sparsity"], row["recover_from"]
+    if high == low:
+        return f"pruned at {high:g}" if high else "as trained"
+    return f"recovered {low:g}-{high:g}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"
