@@ -35,6 +35,7 @@ bench: setup ## the measured bars, as JSON in results/; leave the machine alone 
 	mkdir -p build
 	$(BIN)/python bench/switch_sparsity.py > build/switch_sparsity.json
 	$(BIN)/python bench/training_step.py > build/training_step.json
+	$(BIN)/python bench/training_throughput.py > build/training_throughput.json
 	$(BIN)/pof demo --json > build/demo_digits.json
 	mv build/*.json results/
 	cat results/switch_sparsity.json results/training_step.json

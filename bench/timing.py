@@ -2,6 +2,7 @@
 
 import os
 import platform
+import random
 import statistics
 import subprocess
 import time
@@ -14,11 +15,13 @@ import pof
 
 
 def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """The seconds of each candidate in each round, after one to warm up; every other round runs backwards."""
+    """The seconds of each candidate in each round, after one to warm up; the order of a round is drawn at random."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    shuffle = random.Random(0).shuffle
     for round_number in range(rounds + 1):
         names = list(candidates)
-        for name in names if round_number % 2 else reversed(names):
+        shuffle(names)
+        for name in names:
             start = time.perf_counter()
             candidates[name]()
             if round_number > 0:

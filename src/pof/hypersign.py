@@ -20,11 +20,14 @@ from pof.rows import row_norms
 
 
 class Cosines(NamedTuple):
-    """For each row (as size-1 dimensions) its cosine to its mask, the mask's size, and whether there is a mask."""
+    """For each row (as size-1 dimensions) its cosine to its mask and one over the mask's norm; 0 if all is pruned."""
 
     values: Tensor
-    mask_norms: Tensor
-    valid: Tensor
+    inverse_norms: Tensor
+    shortfall: Tensor
+    """The sum over rows of cos - 1, a scalar."""
+    rows: Tensor
+    """How many rows have a mask, at least 1."""
 
 
 def cosines(along: Tensor, signs: Tensor, dims: Sequence[int]) -> Cosines:
@@ -34,18 +37,15 @@ def cosines(along: Tensor, signs: Tensor, dims: Sequence[int]) -> Cosines:
     """
     # The Euclidean norm of the signs is the root of their number, and torch's quickest way to count them.
     mask_norms = row_norms(signs, dims)
-    valid = mask_norms > 0
-    return Cosines(along.sum(tuple(dims), keepdim=True) / torch.where(valid, mask_norms, 1.0), mask_norms, valid)
-
-
-def shortfall(cos: Cosines) -> Tensor:
-    """The sum over rows of cos - 1."""
-    return torch.where(cos.valid, cos.values - 1.0, 0.0).sum()
+    inverse = torch.where(mask_norms > 0, mask_norms, torch.inf).reciprocal_()
+    values = along.sum(tuple(dims), keepdim=True) * inverse
+    rows = torch.count_nonzero(mask_norms)
+    return Cosines(values, inverse, values.sum() - rows, rows.clamp_(min=1))
 
 
 def ltr(cos: Cosines) -> Tensor:
     """L_tr of one weight, a scalar."""
-    return shortfall(cos).square() / cos.valid.sum().clamp(min=1)
+    return cos.shortfall.square() / cos.rows
 
 
 def add_ltr_gradient(
@@ -55,7 +55,8 @@ def add_ltr_gradient(
 
     `units` are the unit rows, `lengths` the ||w_j||, `signs` those of the kept weights.
     """
-    slope = scale * 2.0 * shortfall(cos) / cos.valid.sum().clamp(min=1)
-    by_row = torch.where(cos.valid, slope / lengths, 0.0)
-    grad.addcmul_(signs, by_row / torch.where(cos.valid, cos.mask_norms, 1.0))
-    grad.addcmul_(units, -by_row * cos.values)
+    slope = cos.shortfall * (2.0 * scale) / cos.rows
+    # A row of zeros has no length and no mask: zero times one over infinity.
+    by_row = slope / torch.where(cos.inverse_norms > 0, lengths, torch.inf)
+    grad.addcmul_(signs, by_row * cos.inverse_norms)
+    grad.addcmul_(units, by_row * cos.values, value=-1.0)

@@ -83,6 +83,8 @@ def in_memory_order(tensor: Tensor) -> Tensor:
 
 def bits_to_magnitude(bits: int, dtype: torch.dtype) -> float:
     """The magnitude whose integer form is `bits`."""
+    if dtype is torch.float32:
+        return float(np.int32(bits).view(np.float32))  # several times faster than a tensor
     return float(torch.tensor(bits, device="cpu").to(_INTEGERS[dtype][0]).view(dtype))
 
 

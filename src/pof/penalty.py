@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pof.checks import check_not_negative, check_whole, refuse_other_plan
 from pof.eager import eager
 from pof.errors import PofError
-from pof.hypersign import Cosines, add_ltr_gradient, cosines, ltr, shortfall
+from pof.hypersign import Cosines, add_ltr_gradient, cosines, ltr
 from pof.magnitude import check_sparsity, find_cut, keep_mask, prune_count, zero_smallest
 from pof.planning import Plan
 from pof.planning import plan as make_plan
@@ -60,7 +60,7 @@ class Penalty:
         self._kept: dict[str, Tensor] = {}
         self._found_at: int | None = None
         self._scratch = Scratch()
-        self._last: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self._last: dict[str, tuple[Tensor, Tensor]] = {}
 
     def tr(self, step: int) -> float:
         """The target sparsity at `step`."""
@@ -87,8 +87,8 @@ class Penalty:
     def layers(self) -> dict[str, dict[str, float]]:
         """For logging, as of the last call: a weight's mean cosine, and its L_tr divided by its number of rows."""
         return {
-            name: {"mean_cosine": float(mean), "term_per_row": float(term / rows)}
-            for name, (mean, term, rows) in self._last.items()
+            name: {"mean_cosine": 1.0 + float(shortfall / rows), "term_per_row": float(shortfall / rows) ** 2}
+            for name, (shortfall, rows) in self._last.items()
         }
 
     @property
@@ -155,10 +155,8 @@ class Penalty:
         return self._noted(name, cos)
 
     def _noted(self, name: str, cos: Cosines) -> Tensor:
-        term = ltr(cos)
-        rows = cos.valid.sum().clamp(min=1)
-        self._last[name] = (1.0 + shortfall(cos).detach() / rows, term.detach(), rows)
-        return term
+        self._last[name] = (cos.shortfall.detach(), cos.rows)
+        return ltr(cos)
 
     def _total(self, terms: Iterable[Tensor]) -> Tensor:
         found = list(terms)

@@ -9,6 +9,7 @@ class Scratch:
 
     def __init__(self) -> None:
         self._slots: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+        self._strides: dict[tuple[torch.Size, tuple[int, ...]], tuple[int, ...]] = {}
 
     def like(self, tensor: Tensor, slot: str, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor of the shape, memory layout and device of `tensor`."""
@@ -18,5 +19,8 @@ class Scratch:
             # A buffer made under inference_mode could not be written outside of it.
             with torch.inference_mode(False):
                 buffer = self._slots[key] = torch.empty(tensor.numel(), dtype=key[1], device=tensor.device)
-        layout = torch.empty_like(tensor, device="meta")
-        return buffer.as_strided(layout.shape, layout.stride())
+        layout = (tensor.shape, tensor.stride())
+        if layout not in self._strides:
+            # Where there are gaps, torch decides what the same layout without them is.
+            self._strides[layout] = torch.empty_like(tensor, device="meta").stride()
+        return buffer.as_strided(tensor.shape, self._strides[layout])

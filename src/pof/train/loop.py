@@ -47,6 +47,7 @@ class Trainer:
         self._method = method
         self._data = data
         self._accelerator = accelerator
+        self._device = accelerator.device
         self._span = span_of(recipe, data)
 
     def steps(self, start: int) -> Iterator[Step]:
@@ -87,14 +88,21 @@ class Trainer:
 
     def _step(self, step: int, inputs: Tensor, labels: Tensor) -> Tensor:
         """One optimiser step; returns the loss."""
-        # Seeded by the step, so that dropout goes on as it would have after a resume.
-        torch.manual_seed(hash((self._recipe.run.seed, step, self._accelerator.process_index)) % 2**63)
+        self._seed(step)
         self._model.train()
         loss = self._method.gradients(step, self._pass(inputs, labels))
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._method.after_step(step)
         return loss.cpu()
+
+    def _seed(self, step: int) -> None:
+        """Random numbers depend on the step, so that dropout goes on as it would have after a resume."""
+        seed, device = hash((self._recipe.run.seed, step, self._accelerator.process_index)) % 2**63, self._device.type
+        # torch.manual_seed would note a stack trace for each absent kind of device: a millisecond and a leak a step.
+        torch.default_generator.manual_seed(seed)
+        if device != "cpu":
+            getattr(torch, device).manual_seed(seed)
 
     def _pass(self, inputs: Tensor, labels: Tensor) -> Callable[[], Tensor]:
         """The forward and backward pass of one batch, in as many parts as the recipe says."""
