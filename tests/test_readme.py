@@ -4,7 +4,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 README = Path(__file__).parent.parent / "README.md"
+PAGES = [README, *sorted((README.parent / "docs").rglob("*.md"))]
 
 
 def test_code_blocks_run() -> None:
@@ -16,11 +19,21 @@ def test_code_blocks_run() -> None:
     assert names["elastic"].state == (0.0, 0.0)
 
 
-def test_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
-    assert links
-    missing = [link for link in links if "://" not in link and not (README.parent / link).exists()]
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
+
+
+def test_the_training_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = README.parent / "docs" / "training.md"
+    (tmp_path / "recipes").symlink_to(README.parent / "recipes")
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(block, str(page), "exec"), names)
+    assert names["outcome"].finished
 
 
 def test_figures_are_those_of_the_records() -> None:

@@ -96,8 +96,12 @@ class _Display:
         self._bars.update(self._name, event.step, event.steps, _note(figures))
 
 
+SHORT = {"images_per_second": "images/s", "learning_rate": "lr"}
+
+
 def _note(figures: Mapping[str, float]) -> str:
-    return "  ".join(f"{key} {value:.4g}" for key, value in figures.items() if not math.isnan(value))
+    known = {SHORT.get(key, key): value for key, value in figures.items() if not math.isnan(value)}
+    return "  ".join(f"{key} {value:.3g}" if value < 100 else f"{key} {value:.0f}" for key, value in known.items())
 
 
 def _percent(accuracy: float | None) -> str:
