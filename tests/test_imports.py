@@ -49,6 +49,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model_states": {"calibrate", "eager", "errors", "planning", "prunable", "states", "weight_states"},
     "elastic": {"calibrate", "checks", "globs", "hold", "model_states", "planning", "states", "table"},
     "pruned_pass": {"checks", "errors", "model_states", "planning", "states"},
+    # One file that holds every state.
+    "file": {
+        "checks",
+        "elastic",
+        "errors",
+        "globs",
+        "magnitude",
+        "on_sphere",
+        "planning",
+        "prunable",
+        "recovery",
+        "replacing",
+        "rows",
+        "states",
+        "table",
+        "weight_states",
+    },
     # The training methods, behind one protocol.
     "methods": {"calibrate", "checks", "errors", "hold", "hooks", "magnitude", "on_the_fly", "planning"},
     # Networks, datasets, and reports: a report reads records, never a model.

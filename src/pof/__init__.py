@@ -13,15 +13,20 @@ _HOMES = {
     "Plan": "pof.planning",
     "PlanError": "pof.errors",
     "PofError": "pof.errors",
+    "PofFile": "pof.file",
+    "PofFileError": "pof.errors",
     "Sphere": "pof.sphere",
     "SphericalConv2d": "pof.spherical",
     "SphericalLinear": "pof.spherical",
     "State": "pof.states",
     "WeightsChangedError": "pof.errors",
     "attach": "pof.on_the_fly",
+    "load": "pof.file",
     "normalize_inputs": "pof.spherical",
+    "open": "pof.file",
     "plan": "pof.planning",
     "pruned": "pof.pruned_pass",
+    "save": "pof.file",
 }
 
 if TYPE_CHECKING:
@@ -29,7 +34,12 @@ if TYPE_CHECKING:
     from pof.elastic import Elastic as Elastic
     from pof.errors import PlanError as PlanError
     from pof.errors import PofError as PofError
+    from pof.errors import PofFileError as PofFileError
     from pof.errors import WeightsChangedError as WeightsChangedError
+    from pof.file import PofFile as PofFile
+    from pof.file import load as load
+    from pof.file import open as open
+    from pof.file import save as save
     from pof.on_the_fly import Attached as Attached
     from pof.on_the_fly import attach as attach
     from pof.penalty import Penalty as Penalty

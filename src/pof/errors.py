@@ -11,3 +11,7 @@ class PlanError(PofError):
 
 class WeightsChangedError(PofError):
     """The weights under a live `Elastic` are no longer those that it wrote."""
+
+
+class PofFileError(PofError):
+    """A `.pof` file is broken, cut off, or of another kind; nothing was loaded."""

@@ -34,13 +34,18 @@ def recover_on_sphere(
     for part, own, start in parts:
         keys = _keys(part, own, entry)
         values = _kept(part, keys, cut_from(high, start, part.numel()))
-        rows, dims = entry.rows(values)
         if low != high:
-            fill_band(rows, entry.rows(_band(keys, low, high, start))[0], alpha * own)
+            fill_rows(values, _band(keys, low, high, start), alpha, own, entry)
+        rows, dims = entry.rows(values)
         rescale_rows(rows, dims, _norms_of_changed(rows, part, own, entry), torch.float64)
         out[first : first + len(part)].copy_(values)
         first += len(part)
     return alpha
+
+
+def fill_rows(kept: Tensor, band: Tensor, alpha: float, norms: Tensor, entry: Entry) -> None:
+    """Fill the band of row j with alpha * norms_j, in place of `kept`; `band` is used up."""
+    fill_band(entry.rows(kept)[0], entry.rows(band)[0], alpha * norms)
 
 
 def _blocks(dense: Tensor, norms: Tensor, entry: Entry) -> Iterator[tuple[Tensor, Tensor, int]]:

@@ -35,8 +35,15 @@ class ElasticWeight:
     """A live parameter and what is needed to write any state into it."""
 
     def __init__(
-        self, entry: Entry, parameter: nn.Parameter, magnitudes: Magnitudes, *, many_states: bool = True
+        self,
+        entry: Entry,
+        parameter: nn.Parameter,
+        magnitudes: Magnitudes,
+        *,
+        many_states: bool = True,
+        norms: Tensor | None = None,
     ) -> None:
+        """`norms` are the rows' norms where the parameter has not all of its weights (a part of a file)."""
         self.entry = entry
         self.parameter = parameter
         self.counts = (0, 0)
@@ -45,6 +52,7 @@ class ElasticWeight:
         """What the band is filled with; 0 where there is none. On the sphere it is that of unit rows."""
         self._magnitudes = magnitudes
         self._dense: Tensor | None = None
+        self._given_norms = norms
         self._norms: Tensor | None = None
         # Sorting pays when many states follow; for a single one a search is quicker.
         self._ladder = Ladder(zeros_alike=magnitudes == "raw") if many_states else None
@@ -79,7 +87,7 @@ class ElasticWeight:
                 raise PofError(f"weight {self.entry.name!r} holds NaN or inf: load finite weights first")
             if self._magnitudes == "unit":
                 rows, dims = self.entry.rows(dense)
-                self._norms = row_norms(rows, dims, torch.float64)
+                self._norms = row_norms(rows, dims, torch.float64) if self._given_norms is None else self._given_norms
                 if not bool(torch.isfinite(self._norms).all()):
                     raise PofError(f"weight {self.entry.name!r} has rows too long for float32: use magnitudes='raw'")
             self._dense = dense
@@ -98,11 +106,20 @@ class ElasticWeight:
         keys = self.keys()
         return keys if self._norms is None else keys * math.sqrt(keys.numel() / self._norms.numel())
 
+    @property
+    def norms(self) -> Tensor | None:
+        """The rows' norms once `dense` was called, if unit rows are ranked."""
+        return self._norms
+
+    def alpha_of(self, counts: tuple[int, int]) -> float:
+        """What the band between the two counts would be filled with."""
+        return self._put(counts, torch.empty_like(self.dense()))
+
     def prepare(self, counts: tuple[int, int]) -> None:
         """Do what can fail before `write(counts)`: copy the dense weights and find the cuts."""
         self.dense()
         for count in counts:
-            self._cut(count)
+            self.cut(count)
 
     @torch.no_grad()
     def write(self, counts: tuple[int, int]) -> None:
@@ -135,7 +152,7 @@ class ElasticWeight:
         if counts == (0, 0):
             out.copy_(self.dense())
             return 0.0
-        low, high = map(self._cut, counts)
+        low, high = map(self.cut, counts)
         alpha = self._alphas.get(counts)
         if self._norms is not None:
             alpha = recover_on_sphere(self.dense(), self._norms, self.entry, low, high, out, alpha)
@@ -156,7 +173,8 @@ class ElasticWeight:
             self._put(self.counts, expected)
         return torch.equal(expected, self.parameter)
 
-    def _cut(self, count: int) -> Cut:
+    def cut(self, count: int) -> Cut:
+        """The cut that prunes the `count` smallest."""
         if count in self._cuts:
             return self._cuts[count]
         cut = find_cut(self.keys(), count) if self._ladder is None else self._ladder.cut(count, self.keys)

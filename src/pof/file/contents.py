@@ -1,0 +1,99 @@
+"""What goes into a file: the tensors of a model or a state_dict, and which of them are pruned."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pof.errors import PlanError, PofError
+from pof.file.numbers import DTYPES
+from pof.globs import as_globs, matches, refuse_unmatched
+from pof.planning import Entry, plan, unwrap
+from pof.prunable import identity
+
+PRUNABLE = (torch.float32, torch.float16, torch.bfloat16)
+EMBEDDING = "embed"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Tensors by name, in the order of the state_dict, and the entries that are pruned."""
+
+    tensors: dict[str, Tensor]
+    aliases: dict[str, str]
+    """Names of tensors that are another one's memory."""
+    entries: tuple[Entry, ...]
+    names: tuple[str, ...]
+    """All names, in the order of the state_dict."""
+
+
+def contents_of_model(
+    model: nn.Module,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    sparsities: Mapping[str, float] | None = None,
+) -> Contents:
+    """The state_dict of `model`, pruned as `pof.plan` says."""
+    chosen = plan(model, include=include, exclude=exclude, sparsities=sparsities)
+    tensors, aliases = _without_aliases(unwrap(model).state_dict())
+    entries = []
+    for entry in chosen:
+        names = [name for name in entry.names if name in tensors]
+        if len(names) != 1:
+            raise PofError(f"weight {entry.name!r} is not once in the state_dict: exclude it")
+        _refuse_unstorable(names[0], tensors[names[0]])
+        entries.append(Entry(names[0], entry.kind, entry.shape, entry.groups, entry.sparsity))
+    return Contents(tensors, aliases, tuple(entries), tuple(unwrap(model).state_dict()))
+
+
+def contents_of_state_dict(
+    state: Mapping[str, Tensor], include: Iterable[str] = (), exclude: Iterable[str] = ()
+) -> Contents:
+    """A state_dict without its model: what is called weight and has two or more dimensions is pruned.
+
+    As everywhere, the first convolution is not, and embeddings (by their name) are not; `include` overrules.
+    """
+    tensors, aliases = _without_aliases(state)
+    include, exclude = as_globs(include, "include"), as_globs(exclude, "exclude")
+    names = [(name,) for name in tensors]
+    refuse_unmatched(include, "include", names)
+    refuse_unmatched(exclude, "exclude", names)
+    likely = [name for name, value in tensors.items() if _is_weight(name, value)]
+    first = next((name for name in likely if tensors[name].dim() > 2), None)
+    if not include:
+        likely = [name for name in likely if name != first and EMBEDDING not in name.lower()]
+    entries = [
+        Entry(name, "", tuple(tensors[name].shape))
+        for name in likely
+        if not matches((name,), exclude) and (not include or matches((name,), include))
+    ]
+    if not entries:
+        raise PlanError("nothing to prune: no tensor called weight with two dimensions or more; name some with include")
+    return Contents(tensors, aliases, tuple(entries), tuple(state))
+
+
+def _is_weight(name: str, value: Tensor) -> bool:
+    return name.rpartition(".")[2].endswith("weight") and value.dim() >= 2 and value.dtype in PRUNABLE and bool(len(value))
+
+
+def _without_aliases(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    tensors: dict[str, Tensor] = {}
+    aliases, seen = {}, {}
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise PofError(f"{name!r} is a {type(value).__name__}, not a tensor: a .pof file holds tensors only")
+        if str(value.dtype).removeprefix("torch.") not in DTYPES or value.layout != torch.strided or value.is_meta:
+            raise PofError(f"{name!r} is {value.dtype} ({value.layout}): a .pof file holds plain dense tensors")
+        key = identity(value)
+        if value.numel() and key in seen:
+            aliases[name] = seen[key]
+        else:
+            seen[key] = name
+            tensors[name] = value.detach()
+    return tensors, aliases
+
+
+def _refuse_unstorable(name: str, value: Tensor) -> None:
+    if value.dtype not in PRUNABLE:
+        raise PofError(f"weight {name!r} is {value.dtype}: a .pof file prunes float32, float16 and bfloat16; exclude it")

@@ -1,0 +1,158 @@
+"""Chunks back to tensors. See SPEC.md."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pof.errors import PofFileError
+from pof.file import statistics
+from pof.file.groups import Cursor, MaskReader, Patterns, group_size, members_of, taken_beyond
+from pof.file.header import Head, TensorInfo
+from pof.file.layout import Chunk, Needed
+from pof.file.numbers import DTYPES, stored_kind, to_weight
+from pof.file.stage import Flat, MagnitudeReader, read_signs
+from pof.file.streams import StreamReader, VarintReader
+from pof.planning import Entry
+from pof.states import State
+
+Bools = NDArray[np.bool_]
+
+
+class Decoder:
+    """Takes the chunks of a file in order, all or only some, and gives the tensors that they make."""
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.plain: dict[str, Tensor] = {}
+        self.statistics: dict[State, statistics.Differences] = {}
+        self.norm_layers: list[statistics.Norm] = []
+        self._pruned = head.of_role("pruned")
+        self._flats = [_empty(info, head.values) for info in self._pruned]
+        self._norms: dict[str, Tensor] = {}
+        self._scales: dict[str, Tensor] = {}
+        self._signs: dict[int, list[tuple[Bools, Patterns, NDArray[np.uint8]]]] = {}
+        """Of each boundary whose signs were read: positions and signs, a weight each."""
+        self._alphas: dict[int, NDArray[np.float32]] = {}
+
+    def read(self, chunk: Chunk, data: bytes) -> None:
+        """Take one more chunk."""
+        streams = StreamReader(data)
+        kind, boundary = chunk
+        if kind == "base":
+            self._read_base(streams)
+        elif kind == "signs":
+            self._read_signs(streams, boundary)
+        elif kind == "magnitudes":
+            self._read_magnitudes(streams, boundary)
+        else:
+            self._read_values(streams, rest=kind == "rest")
+        channels = sum(self.plain[name].numel() for norm in self.norm_layers for name in norm)
+        self.statistics |= statistics.decode(streams.next(), channels)
+        streams.end()
+
+    def weight(self, info: TensorInfo) -> Tensor:
+        """A pruned tensor with all values that were read, zero elsewhere."""
+        flat = self._flats[self._pruned.index(info)]
+        return to_weight(flat.integers, DTYPES[info.dtype], info.shape, self.head.values, self._scales.get(info.name))
+
+    def norms(self, info: TensorInfo) -> Tensor | None:
+        """The rows' norms, in the shape that broadcasts over the rows; None if raw magnitudes are ranked."""
+        return self._norms.get(info.name)
+
+    def alpha(self, number: int, low: int, high: int) -> float:
+        """What fills the band of a weight, between boundary `low` and the sparser `high`."""
+        return float(self._alphas[low].reshape(len(self._pruned), low)[number, high])
+
+    def band(self, number: int, needed: Needed) -> Tensor:
+        """The signs of a weight's band as 1, -1, and 0 elsewhere."""
+        info = self._pruned[number]
+        band = np.zeros(info.elements, np.float32)
+        for boundary in range(needed.values, needed.signs):
+            members, _, negative = self._signs[boundary][number]
+            band[members] = 1.0 - 2.0 * negative
+        return torch.from_numpy(band).reshape(info.shape)
+
+    def _read_base(self, streams: StreamReader) -> None:
+        for info in self.head.of_role("plain"):
+            stored = DTYPES[info.stored]
+            planes = np.empty((info.elements, stored.itemsize), np.uint8)
+            for number in range(stored.itemsize):
+                planes[:, number] = _sized(streams.next(), info.elements)
+            flat = torch.from_numpy(planes.reshape(-1)).view(stored)
+            self.plain[info.name] = flat.reshape(info.shape).to(DTYPES[info.dtype])
+        self.norm_layers = statistics.norms_of(self.plain)
+        for info in self._pruned:
+            if self.head.magnitudes == "unit":
+                shape = _norms_shape(info)
+                norms = _sized(streams.next(), 4 * int(np.prod(shape))).copy().view(np.float32)
+                self._norms[info.name] = torch.from_numpy(norms).reshape(shape)
+            if self.head.values == "int8":
+                scales = _sized(streams.next(), 4 * info.shape[0]).copy().view(np.float32)
+                self._scales[info.name] = torch.from_numpy(scales)
+
+    def _read_values(self, streams: StreamReader, *, rest: bool) -> None:
+        masks = MaskReader(streams)
+        magnitudes = MagnitudeReader(streams, len(self._flats), with_signs=True)
+        for flat in self._flats:
+            patterns = masks.next(flat.taken, flat.size)
+            members = members_of(patterns, flat.size, flat.count)
+            flat.integers[members] = magnitudes.next(flat, members, patterns)
+            flat.taken = flat.taken | patterns
+        masks.end()
+        magnitudes.end()
+        self._read_negative_zeros(streams, rest=rest)
+
+    def _read_negative_zeros(self, streams: StreamReader, *, rest: bool) -> None:
+        data = streams.next()
+        reader = VarintReader(data)
+        for flat in self._flats if rest else ():
+            position = 0
+            for number in range(reader.next()):
+                gap = reader.next()
+                position += gap
+                if position >= flat.count or (number and not gap) or flat.integers[position]:
+                    raise PofFileError("a negative zero has no place")
+                flat.integers[position] = 1 << flat.stored.sign_bit
+        if reader.position != len(data):
+            raise PofFileError("a list of negative zeros is too long")
+
+    def _read_signs(self, streams: StreamReader, boundary: int) -> None:
+        masks, signs = MaskReader(streams), Cursor(streams.next())
+        found = []
+        for flat in self._flats:
+            patterns = masks.next(flat.taken, flat.size)
+            members = members_of(patterns, flat.size, flat.count)
+            found.append((members, patterns, read_signs(signs, int(np.count_nonzero(members)))))
+            flat.taken = flat.taken | patterns
+        masks.end()
+        signs.end()
+        self._signs[boundary] = found
+        self._alphas[boundary] = _sized(streams.next(), 4 * boundary * len(self._flats)).copy().view(np.float32)
+
+    def _read_magnitudes(self, streams: StreamReader, boundary: int) -> None:
+        magnitudes = MagnitudeReader(streams, len(self._flats), with_signs=False)
+        for flat, (members, patterns, negative) in zip(self._flats, self._signs[boundary], strict=True):
+            values = magnitudes.next(flat, members, patterns)
+            flat.integers[members] = values | negative.astype(values.dtype) << flat.stored.sign_bit
+        magnitudes.end()
+
+
+def _empty(info: TensorInfo, values: str) -> Flat:
+    size = group_size(info.shape)
+    stored = stored_kind(DTYPES[info.dtype], values)
+    return Flat(
+        size, info.shape[0], stored, np.zeros(info.elements, stored.integer), taken_beyond(info.elements, size)
+    )
+
+
+def _norms_shape(info: TensorInfo) -> tuple[int, ...]:
+    """The shape of the rows' norms: size 1 in each dimension of a row."""
+    view, dims = Entry(info.name, "", info.shape, info.groups).rows(torch.empty(info.shape, device="meta"))
+    return tuple(1 if number in dims else size for number, size in enumerate(view.shape))
+
+
+def _sized(data: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    if len(data) != size:
+        raise PofFileError("a stream has another length than its tensor")
+    return data

@@ -1,0 +1,218 @@
+"""Positions as patterns of groups of 8 or 9, and the symbols that say which free positions are meant. See SPEC.md."""
+
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pof.errors import PofFileError
+from pof.file.streams import Bytes, StreamReader, StreamWriter
+
+Patterns = NDArray[np.uint16]
+Symbols = NDArray[np.uint16]
+
+KERNEL = 9
+PER_BYTE = {1: 8, 2: 4, 3: 2, 4: 2}
+"""How many small symbols share a byte; others take one each."""
+
+
+def group_size(shape: tuple[int, ...]) -> int:
+    """9 for kernels of 3 x 3, else 8."""
+    return KERNEL if len(shape) >= 3 and tuple(shape[-2:]) == (3, 3) else 8
+
+
+def patterns_of(members: NDArray[np.bool_], size: int) -> Patterns:
+    """The pattern of each group of `size` flat positions; what is beyond the end is not set."""
+    count = -(-len(members) // size)
+    if len(members) != count * size:
+        members = np.concatenate([members, np.zeros(count * size - len(members), np.bool_)])
+    if size == 8:
+        return np.packbits(members, bitorder="little").astype(np.uint16)
+    grouped = members.reshape(count, size)
+    low = np.packbits(np.ascontiguousarray(grouped[:, :8]), axis=1, bitorder="little")[:, 0]
+    return low.astype(np.uint16) | (grouped[:, 8].astype(np.uint16) << 8)
+
+
+def members_of(patterns: Patterns, size: int, count: int) -> NDArray[np.bool_]:
+    """The inverse of `patterns_of`: which of `count` positions are set."""
+    if size == 8:
+        return np.unpackbits(patterns.astype(np.uint8), count=count, bitorder="little").view(np.bool_)
+    flat: NDArray[np.bool_] = _bits(size)[patterns].reshape(-1)
+    return flat[:count]
+
+
+def taken_beyond(count: int, size: int) -> Patterns:
+    """Patterns in which only what is beyond the end of `count` positions is taken."""
+    taken = np.zeros(-(-count // size), np.uint16)
+    if count % size:
+        taken[-1] = (1 << size) - (1 << count % size)
+    return taken
+
+
+@cache
+def ones(size: int) -> Bytes:
+    """How many bits are set, by pattern."""
+    return _bits(size).sum(1, dtype=np.uint8)
+
+
+@cache
+def _bits(size: int) -> NDArray[np.bool_]:
+    return (np.arange(1 << size)[:, None] >> np.arange(size) & 1).astype(np.bool_)
+
+
+@cache
+def gather_table(size: int) -> Symbols:
+    """By (free pattern, pattern): the bits at the free positions, moved together."""
+    free, pattern = (axis.astype(np.uint16) for axis in np.mgrid[: 1 << size, : 1 << size])
+    table, place = np.zeros_like(free), np.zeros_like(free)
+    for i in range(size):
+        is_free = free >> i & 1
+        table |= (pattern >> i & is_free) << place
+        place += is_free
+    return table.reshape(-1)
+
+
+@cache
+def spread_table(size: int) -> Patterns:
+    """By (free pattern, symbol): the bits of the symbol, moved to the free positions."""
+    free, symbol = (axis.astype(np.uint16) for axis in np.mgrid[: 1 << size, : 1 << size])
+    table, place = np.zeros_like(free), np.zeros_like(free)
+    for i in range(size):
+        is_free = free >> i & 1
+        table |= (symbol >> place & is_free) << i
+        place += is_free
+    return table.reshape(-1)
+
+
+def _contexts(size: int) -> range:
+    return range(1, size + 1)
+
+
+@dataclass
+class MaskWriter:
+    """Gathers the symbols of many weights, by context."""
+
+    _parts: dict[tuple[int, int], list[Bytes]] = field(default_factory=dict)
+    _ninth: dict[int, list[Bytes]] = field(default_factory=dict)
+
+    def add(self, taken: Patterns, own: Patterns, size: int) -> None:
+        """The positions `own` of one weight, of those that are not `taken`."""
+        full = (1 << size) - 1
+        free = taken ^ full
+        symbols = gather_table(size)[free.astype(np.uint32) << size | own]
+        counts = ones(size)[free]
+        for context in _contexts(size):
+            chosen = symbols if bool((counts == context).all()) else symbols[counts == context]
+            if len(chosen) == 0:
+                continue
+            if context == KERNEL:
+                self._add_ninth(chosen)
+                chosen = chosen & 255
+            self._parts.setdefault((size, context), []).append(_pack(chosen.astype(np.uint8), context))
+
+    def _add_ninth(self, symbols: Symbols) -> None:
+        low, ninth = ones(8)[symbols & 255], (symbols >> 8).astype(np.uint8)
+        for number in range(9):
+            chosen = ninth[low == number]
+            if len(chosen):
+                self._ninth.setdefault(number, []).append(np.packbits(chosen, bitorder="little"))
+
+    def write(self, out: StreamWriter) -> None:
+        """The 26 streams."""
+        for size in (8, KERNEL):
+            for context in _contexts(size):
+                out.add(self._parts.get((size, context), []))
+        for number in range(9):
+            out.add(self._ninth.get(number, []))
+
+
+class MaskReader:
+    """Gives the patterns of many weights back, in the order in which they were added."""
+
+    def __init__(self, streams: StreamReader) -> None:
+        self._streams = {(size, context): Cursor(streams.next()) for size in (8, KERNEL) for context in _contexts(size)}
+        self._ninth = [Cursor(streams.next()) for _ in range(9)]
+
+    def next(self, taken: Patterns, size: int) -> Patterns:
+        """The positions of the next weight, of those that are not `taken`."""
+        full = (1 << size) - 1
+        free = taken ^ full
+        counts = ones(size)[free]
+        own = np.zeros_like(taken)
+        numbers = np.bincount(counts, minlength=size + 1)
+        for context in _contexts(size):
+            number = int(numbers[context])
+            if number == 0:
+                continue
+            symbols = _unpack(self._streams[size, context], number, context)
+            if context == KERNEL:
+                symbols = self._with_ninth(symbols)
+            if number == len(own):
+                own = spread_table(size)[free.astype(np.uint32) << size | symbols]
+            else:
+                where = np.flatnonzero(counts == context)
+                own[where] = spread_table(size)[free[where].astype(np.uint32) << size | symbols]
+        return own
+
+    def _with_ninth(self, low: Bytes) -> Symbols:
+        counts, symbols = ones(8)[low], low.astype(np.uint16)
+        for number in range(9):
+            where = np.flatnonzero(counts == number)
+            if len(where):
+                packed = self._ninth[number].take(-(-len(where) // 8))
+                symbols[where] |= np.unpackbits(packed, count=len(where), bitorder="little").astype(np.uint16) << 8
+        return symbols
+
+    def end(self) -> None:
+        """Raise if something is left."""
+        for cursor in (*self._streams.values(), *self._ninth):
+            cursor.end()
+
+
+class Cursor:
+    """Hands out a stream piece by piece."""
+
+    def __init__(self, data: Bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, count: int) -> Bytes:
+        """The next `count` bytes."""
+        end = self._position + count
+        if end > len(self._data):
+            raise PofFileError("a stream is too short")
+        found = self._data[self._position : end]
+        self._position = end
+        return found
+
+    def end(self) -> None:
+        """Raise if something is left."""
+        if self._position != len(self._data):
+            raise PofFileError("a stream is too long")
+
+
+def _pack(symbols: Bytes, context: int) -> Bytes:
+    per_byte = PER_BYTE.get(context, 1)
+    if per_byte == 1:
+        return symbols
+    bits = 8 // per_byte
+    padded = np.zeros(-(-len(symbols) // per_byte) * per_byte, np.uint8)
+    padded[: len(symbols)] = symbols
+    lanes = padded.reshape(-1, per_byte)
+    packed = lanes[:, 0].copy()
+    for lane in range(1, per_byte):
+        packed |= lanes[:, lane] << (bits * lane)
+    return packed
+
+
+def _unpack(cursor: Cursor, count: int, context: int) -> Bytes:
+    per_byte = PER_BYTE.get(context, 1)
+    packed = cursor.take(-(-count // per_byte))
+    if per_byte == 1:
+        return packed
+    bits = 8 // per_byte
+    lanes = np.empty((len(packed), per_byte), np.uint8)
+    for lane in range(per_byte):
+        lanes[:, lane] = packed >> (bits * lane) & ((1 << context) - 1)
+    return lanes.reshape(-1)[:count]

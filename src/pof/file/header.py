@@ -1,0 +1,185 @@
+"""The header and the head of a file: what is in it, under checksums. See SPEC.md."""
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from pof.errors import PofError, PofFileError
+from pof.file.layout import Chunk, chunks_of
+from pof.file.numbers import DTYPES
+from pof.file.streams import DEFLATE_MOST, deflate, inflate
+from pof.magnitude import check_sparsity
+
+MAGIC = b"\x93POF\r\n\x1a\n"
+VERSION = 1
+HEADER = struct.Struct("<8sHHIII")
+HEADER_BYTES = HEADER.size + 4
+MOST_HEAD = 1 << 26
+MOST_ELEMENTS = 1 << 40
+CHOICES = {"values": ("exact", "fp16", "int8"), "scope": ("layer", "global"), "magnitudes": ("raw", "unit")}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor of the file."""
+
+    role: str
+    """"plain", "pruned", or "alias"."""
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    stored: str = ""
+    """The type of a plain tensor in the file."""
+    groups: int | None = None
+    sparsity: float | None = None
+    target: str = ""
+    """Of an alias: the name of the same tensor."""
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is in a file."""
+
+    values: str
+    scope: str
+    magnitudes: str
+    stages: tuple[float, ...]
+    whole: bool
+    metadata: dict[str, str]
+    tensors: tuple[TensorInfo, ...]
+    chunks: tuple[tuple[Chunk, int, int], ...] = ()
+    """Each with its length and its checksum."""
+
+    def of_role(self, role: str) -> list[TensorInfo]:
+        """The tensors of one role."""
+        return [tensor for tensor in self.tensors if tensor.role == role]
+
+
+def write_head(head: Head) -> bytes:
+    """Header and head."""
+    table = {
+        **{name: getattr(head, name) for name in ("values", "scope", "magnitudes", "stages", "whole", "metadata")},
+        "tensors": [_as_list(tensor) for tensor in head.tensors],
+        "chunks": [[*chunk, length, checksum] for chunk, length, checksum in head.chunks],
+    }
+    raw = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    packed = deflate([raw])
+    front = HEADER.pack(MAGIC, VERSION, 0, len(packed), len(raw), zlib.crc32(packed))
+    return front + struct.pack("<I", zlib.crc32(front)) + packed
+
+
+def head_length(header: bytes) -> int:
+    """How many bytes of head follow the header; raises if this is no header of ours."""
+    if header[: len(MAGIC)] != MAGIC[: len(header)] or not header:
+        raise PofFileError("this is no .pof file: it does not begin with the magic bytes")
+    if len(header) < HEADER_BYTES:
+        raise PofFileError("the file is cut off in its header")
+    _, version, zero, length, raw, _ = HEADER.unpack_from(header)
+    if zlib.crc32(header[: HEADER.size]) != struct.unpack_from("<I", header, HEADER.size)[0]:
+        raise PofFileError("the header is damaged: its checksum is wrong")
+    if version != VERSION or zero != 0:
+        raise PofFileError(f"the file has version {version}, and this pof reads {VERSION}: install a newer pof")
+    if raw > MOST_HEAD:
+        raise PofFileError(f"the head claims {raw} bytes, more than {MOST_HEAD}")
+    found: int = length
+    return found
+
+
+def read_head(header: bytes, packed: bytes) -> Head:
+    """The head, checked."""
+    length = head_length(header)
+    _, _, _, _, raw, checksum = HEADER.unpack_from(header)
+    if len(packed) < length:
+        raise PofFileError("the file is cut off in its head")
+    if zlib.crc32(packed) != checksum:
+        raise PofFileError("the head is damaged: its checksum is wrong")
+    try:
+        head = _parse(json.loads(inflate(packed, raw)))
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+        if isinstance(error, PofFileError):
+            raise
+        raise PofFileError(f"the head is damaged ({type(error).__name__}: {error})") from None
+    _check_sizes(head)
+    return head
+
+
+def check_stages(stages: Sequence[float]) -> tuple[float, ...]:
+    """The boundaries, largest first; checked."""
+    if isinstance(stages, (str, float, int)):
+        raise PofError(f"stages={stages!r} must be a sequence of sparsities, such as (0.9, 0.7, 0.3)")
+    found = tuple(check_sparsity(stage, "stages") for stage in stages)
+    if any(stage == 0.0 for stage in found) or sorted(set(found), reverse=True) != list(found):
+        raise PofError(f"stages={stages!r} must fall and lie in (0, 1), such as (0.9, 0.7, 0.3)")
+    return found
+
+
+def _as_list(tensor: TensorInfo) -> list[Any]:
+    if tensor.role == "alias":
+        return [tensor.role, tensor.name, tensor.target]
+    if tensor.role == "plain":
+        return [tensor.role, tensor.name, tensor.dtype, tensor.shape, tensor.stored]
+    return [tensor.role, tensor.name, tensor.dtype, tensor.shape, tensor.groups, tensor.sparsity]
+
+
+def _parse(table: dict[str, Any]) -> Head:
+    for key, known in CHOICES.items():
+        if table[key] not in known:
+            raise PofFileError(f"the head says {key}={table[key]!r}; known are {', '.join(known)}")
+    stages = check_stages(table["stages"])
+    tensors = tuple(_tensor(item) for item in table["tensors"])
+    names = [tensor.name for tensor in tensors]
+    if len(set(names)) != len(names):
+        raise PofFileError("the head names a tensor twice")
+    real = {tensor.name for tensor in tensors if tensor.role != "alias"}
+    if any(tensor.target not in real for tensor in tensors if tensor.role == "alias"):
+        raise PofFileError("the head has an alias of a tensor that is not there")
+    chunks = tuple((Chunk(str(kind), int(at)), int(length), int(crc)) for kind, at, length, crc in table["chunks"])
+    if [chunk for chunk, _, _ in chunks] != chunks_of(stages) or any(length < 0 for _, length, _ in chunks):
+        raise PofFileError("the head lists other chunks than its stages have")
+    metadata = {str(key): str(value) for key, value in table["metadata"].items()}
+    return Head(
+        table["values"], table["scope"], table["magnitudes"], stages, bool(table["whole"]), metadata, tensors, chunks
+    )
+
+
+def _tensor(item: list[Any]) -> TensorInfo:
+    role, name = item[0], str(item[1])
+    if role == "alias":
+        return TensorInfo("alias", name, target=str(item[2]))
+    shape = tuple(item[3])
+    if not all(type(size) is int and 0 <= size <= MOST_ELEMENTS for size in shape) or prod(shape) > MOST_ELEMENTS:
+        raise PofFileError(f"tensor {name!r} claims the shape {shape}")
+    if item[2] not in DTYPES:
+        raise PofFileError(f"tensor {name!r} has the unknown type {item[2]!r}")
+    if role == "plain" and item[4] in DTYPES:
+        return TensorInfo("plain", name, item[2], shape, stored=item[4])
+    if role != "pruned" or item[2] not in ("float32", "float16", "bfloat16") or not shape or 0 in shape:
+        raise PofFileError(f"tensor {name!r} has the unknown role {role!r} or a type that cannot be pruned")
+    groups = None if item[4] is None else int(item[4])
+    if groups is not None and (groups < 1 or shape[0] % groups or len(shape) < 2):
+        raise PofFileError(f"tensor {name!r} has {groups} groups, which do not fit its shape")
+    return TensorInfo("pruned", name, item[2], shape, groups=groups, sparsity=_fixed(item[5]))
+
+
+def _fixed(value: Any) -> float | None:
+    return None if value is None else check_sparsity(value, "a fixed sparsity")
+
+
+def _check_sizes(head: Head) -> None:
+    """Refuse tensors that the chunks cannot hold, before anything is allocated."""
+    chunk_bytes = sum(length for _, length, _ in head.chunks)
+    pruned = sum(tensor.elements for tensor in head.of_role("pruned"))
+    if pruned > 9 * DEFLATE_MOST * chunk_bytes + (1 << 16):
+        raise PofFileError(f"the head claims {pruned} weights in {chunk_bytes} bytes")
+    plain = sum(tensor.elements * DTYPES[tensor.stored].itemsize for tensor in head.of_role("plain"))
+    if plain > DEFLATE_MOST * chunk_bytes + (1 << 16):
+        raise PofFileError(f"the head claims tensors of {plain} bytes in {chunk_bytes}")

@@ -1,0 +1,102 @@
+"""Weights as integers: how a float, or an 8-bit level, is taken apart into sign, symbol and low bits. See SPEC.md."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pof.errors import PofError
+
+Integers = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8, torch.bool, torch.complex64, torch.complex128,
+    )
+}  # fmt: skip
+"""What a file can hold, by name."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How the weights of one tensor are written."""
+
+    name: str
+    integer: type[np.unsignedinteger]
+    low_bits: int
+    """Bits of a magnitude below its symbol."""
+
+    @property
+    def planes(self) -> int:
+        """Streams of low bits; the sign is the top bit of the last."""
+        return (self.low_bits + 1) // 8
+
+    @property
+    def sign_bit(self) -> int:
+        """The place of the sign, above the symbol."""
+        return 8 * np.dtype(self.integer).itemsize - 1
+
+
+FLOAT32 = Stored("float32", np.uint32, 23)
+HALF = Stored("16-bit float", np.uint16, 7)
+LEVELS = Stored("int8", np.uint8, 0)
+KINDS = (FLOAT32, HALF, LEVELS)
+
+
+def stored_kind(dtype: torch.dtype, values: str) -> Stored:
+    """How a weight of `dtype` is written when the file's values are `values`."""
+    if values == "int8":
+        return LEVELS
+    return FLOAT32 if dtype is torch.float32 and values == "exact" else HALF
+
+
+def to_integers(weight: Tensor, values: str, scales: Tensor | None) -> Integers:
+    """The flat weights as sign and magnitude: the sign in bit `sign_bit` (bit 7 for int8), the magnitude below."""
+    flat = weight.detach().cpu().reshape(-1)
+    if values == "int8":
+        assert scales is not None
+        levels = (weight / _spread(scales, weight)).round().to(torch.int8).reshape(-1).numpy()
+        return (np.abs(levels).astype(np.uint8) | (levels < 0).astype(np.uint8) << 7).astype(np.uint8)
+    if weight.dtype is torch.float32 and values == "fp16":
+        flat = flat.to(torch.float16)
+    integer = torch.int32 if flat.dtype is torch.float32 else torch.int16
+    bits: Integers = flat.contiguous().view(integer).numpy().view(np.uint32 if integer is torch.int32 else np.uint16)
+    return bits
+
+
+def to_weight(
+    integers: Integers, dtype: torch.dtype, shape: tuple[int, ...], values: str, scales: Tensor | None
+) -> Tensor:
+    """The inverse of `to_integers`."""
+    if values == "int8":
+        assert scales is not None
+        levels = torch.from_numpy((integers & 127).astype(np.float32))
+        levels[torch.from_numpy(integers >= 128)] *= -1
+        return (levels.reshape(shape) * _spread(scales, levels.reshape(shape))).to(dtype)
+    if integers.dtype == np.uint32:
+        return torch.from_numpy(integers.view(np.float32)).reshape(shape)
+    half = torch.bfloat16 if dtype is torch.bfloat16 else torch.float16
+    return torch.from_numpy(integers.view(np.int16)).view(half).reshape(shape).to(dtype)
+
+
+def rounded(name: str, weight: Tensor, values: str) -> tuple[Tensor, Tensor | None]:
+    """The weights as a reader will have them, and the rows' scales for `int8`."""
+    weight = weight.detach().cpu().contiguous()
+    if not bool(torch.isfinite(weight).all()):
+        raise PofError(f"weight {name!r} holds NaN or inf: exclude it, or load finite weights first")
+    scales = None
+    if values == "int8":
+        scales = weight.float().abs().reshape(len(weight), -1).amax(1) / 127
+        scales = torch.where(scales > 0, scales, 1.0)
+    stored = to_weight(to_integers(weight, values, scales), weight.dtype, tuple(weight.shape), values, scales)
+    if not bool(torch.isfinite(stored).all()):
+        raise PofError(f"weight {name!r} has values beyond the range of float16: save with values='exact'")
+    return stored, scales
+
+
+def _spread(scales: Tensor, weight: Tensor) -> Tensor:
+    return scales.reshape(-1, *[1] * (weight.dim() - 1))

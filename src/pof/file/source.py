@@ -1,0 +1,103 @@
+"""Where a file's bytes come from: a local file, or anything that fsspec knows (http, s3, ...), read by ranges."""
+
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+from pof.errors import PofError, PofFileError
+from pof.replacing import replacing
+
+
+class Source(Protocol):
+    """Bytes that can be read by ranges."""
+
+    name: str
+
+    def read(self, start: int, length: int) -> bytes:
+        """Up to `length` bytes from `start` on; fewer only at the end."""
+
+    def size(self) -> int | None:
+        """How many bytes there are; None if that cannot be known."""
+
+
+class LocalSource:
+    """A file on this machine."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.name = str(path)
+
+    def read(self, start: int, length: int) -> bytes:
+        """Up to `length` bytes from `start` on."""
+        try:
+            with Path(self.name).open("rb") as file:
+                file.seek(start)
+                return file.read(length)
+        except OSError as error:
+            raise PofFileError(f"cannot read {self.name!r}: {error.strerror or error}") from None
+
+    def size(self) -> int:
+        """How many bytes there are."""
+        try:
+            return Path(self.name).stat().st_size
+        except OSError as error:
+            raise PofFileError(f"cannot read {self.name!r}: {error.strerror or error}") from None
+
+
+class RemoteSource:
+    """A file that fsspec reaches."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url
+        self._system, self._path = _filesystem(url)
+
+    def read(self, start: int, length: int) -> bytes:
+        """Up to `length` bytes from `start` on: one request for just these."""
+        if length == 0:
+            return b""
+        try:
+            data: bytes = self._system.cat_file(self._path, start=start, end=start + length)
+        except Exception as error:  # each backend has errors of its own
+            raise PofFileError(f"cannot read {self.name!r}: {type(error).__name__}: {error}") from None
+        # A server that knows no ranges sends everything.
+        return data[start : start + length] if len(data) > length else data
+
+    def size(self) -> int | None:
+        """How many bytes there are, if the other side tells."""
+        try:
+            found = self._system.size(self._path)
+        except Exception as error:  # each backend has errors of its own
+            raise PofFileError(f"cannot read {self.name!r}: {type(error).__name__}: {error}") from None
+        return None if found is None else int(found)
+
+
+def open_source(path: str | Path) -> Source:
+    """The source that `path` names."""
+    return RemoteSource(str(path)) if is_remote(path) else LocalSource(path)
+
+
+def is_remote(path: str | Path) -> bool:
+    """Whether `path` is a URL."""
+    return isinstance(path, str) and re.match(r"[a-z0-9+]{2,}(::|://)", path) is not None
+
+
+def write_bytes(path: str | Path, data: list[bytes]) -> None:
+    """Write a file, whole or not at all."""
+    if is_remote(path):
+        system, inner = _filesystem(str(path))
+        try:
+            system.pipe_file(inner, b"".join(data))
+        except Exception as error:  # each backend has errors of its own
+            raise PofError(f"cannot write {str(path)!r}: {type(error).__name__}: {error}") from None
+        return
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.writelines(data)
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise PofError(f"cannot open {url!r}: {error}") from None
+    return system, path

@@ -1,0 +1,104 @@
+"""BatchNorm statistics of states, small: as quantised differences to those of the dense network. See SPEC.md."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pof.errors import PofFileError
+from pof.file.streams import Bytes
+from pof.states import DENSE, State
+
+MEAN, VARIANCE = ".running_mean", ".running_var"
+EPSILON = 1e-5
+MEAN_STEPS, VARIANCE_STEPS = 64.0, 32.0
+"""Steps of a standard deviation, and of a doubling of the variance."""
+
+Differences = NDArray[np.int16]
+
+
+class Norm(NamedTuple):
+    """A normalisation layer: the names of its two tensors."""
+
+    mean: str
+    variance: str
+
+
+def norms_of(tensors: Mapping[str, Tensor]) -> list[Norm]:
+    """The normalisation layers whose statistics are among `tensors`, in their order."""
+    means = [name for name in tensors if f".{name}".endswith(MEAN)]
+    pairs = [Norm(name, name[: len(name) - len(MEAN) + 1] + VARIANCE[1:]) for name in means]
+    return [pair for pair in pairs if pair.variance in tensors]
+
+
+def differences(dense: Mapping[str, Tensor], state: Mapping[str, Tensor], norms: Sequence[Norm]) -> Differences:
+    """How the statistics of a state differ from the dense ones, in steps."""
+    parts = []
+    for mean, variance in norms:
+        mean0, variance0 = dense[mean].double(), dense[variance].double() + EPSILON
+        parts.append(MEAN_STEPS * (state[mean].double() - mean0) / variance0.sqrt())
+        parts.append(VARIANCE_STEPS * torch.log2((state[variance].double() + EPSILON) / variance0))
+    found = torch.cat(parts) if parts else torch.zeros(0)
+    return found.round().nan_to_num().clamp(-32768, 32767).to(torch.int16).numpy()
+
+
+def apply(dense: Mapping[str, Tensor], steps: NDArray[np.float64], norms: Sequence[Norm]) -> dict[str, Tensor]:
+    """The inverse of `differences`: the statistics by tensor name."""
+    found, position = {}, 0
+    for mean, variance in norms:
+        for name in (mean, variance):
+            size = dense[name].numel()
+            part = torch.from_numpy(steps[position : position + size])
+            position += size
+            variance0 = dense[variance].double() + EPSILON
+            if name == mean:
+                value = dense[mean].double() + part / MEAN_STEPS * variance0.sqrt()
+            else:
+                value = (variance0 * torch.exp2(part / VARIANCE_STEPS) - EPSILON).clamp(min=0)
+            found[name] = value.to(dense[name].dtype)
+    return found
+
+
+def encode(states: Sequence[tuple[State, Differences]]) -> Bytes:
+    """The statistics stream of one chunk."""
+    parts, before = [], None
+    for state, steps in states:
+        pair = np.ascontiguousarray(steps).view(np.uint8).reshape(-1, 2)
+        low = pair[:, 0] if before is None else pair[:, 0] - before
+        before = pair[:, 0]
+        parts += [np.array(state, np.float64).view(np.uint8), low, pair[:, 1]]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+
+
+def decode(data: Bytes, channels: int) -> dict[State, Differences]:
+    """The inverse of `encode`, for so many differences a state."""
+    size = 16 + 2 * channels
+    if len(data) % size:
+        raise PofFileError("the statistics have a wrong length")
+    found, before = {}, None
+    for row in data.reshape(-1, size):
+        sparsity, recover_from = (float(end) for end in row[:16].copy().view(np.float64))
+        if not 0.0 <= recover_from <= sparsity < 1.0:
+            raise PofFileError("the statistics belong to no state")
+        low = row[16 : 16 + channels] if before is None else row[16 : 16 + channels] + before
+        before = low
+        pair = np.stack([low, row[16 + channels :]], axis=1)
+        found[State(sparsity, recover_from)] = np.ascontiguousarray(pair).view(np.int16).reshape(-1)
+    return found
+
+
+def between(known: Mapping[State, Differences], state: State) -> NDArray[np.float64] | None:
+    """The differences for `state`: its own, or for a pruned state between its neighbours; None if there are none."""
+    if state in known:
+        return known[state].astype(np.float64)
+    pruned = {s.sparsity: steps for s, steps in known.items() if s.sparsity == s.recover_from}
+    if state.sparsity != state.recover_from or not pruned or state == DENSE:
+        return None
+    pruned[0.0] = np.zeros_like(next(iter(pruned.values())))
+    below = max(sparsity for sparsity in pruned if sparsity <= state.sparsity)
+    above = min((sparsity for sparsity in pruned if sparsity >= state.sparsity), default=below)
+    share = 0.0 if above == below else (state.sparsity - below) / (above - below)
+    return (1.0 - share) * pruned[below] + share * pruned[above]
