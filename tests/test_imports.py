@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "table": set(),
     "scratch": set(),
     "eager": set(),
+    "native": set(),
     "replacing": {"errors"},
     # The maths: tensors in, tensors out.
     "magnitude": {"errors", "scratch"},
@@ -56,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors",
         "globs",
         "magnitude",
+        "native",
         "on_sphere",
         "planning",
         "prunable",

@@ -148,8 +148,9 @@ def keep_mask(values: Tensor, cut: Cut) -> Tensor:
     magnitudes = values.abs()
     if cut.limit >= values.numel():
         return magnitudes > cut.value
-    index = torch.arange(values.numel(), device=values.device).view(values.shape)
-    return (magnitudes > cut.value) | ((magnitudes == cut.value) & (index >= cut.limit))
+    tied = (magnitudes == cut.value).contiguous()
+    tied.view(-1)[: cut.limit] = False
+    return tied.logical_or_(magnitudes > cut.value)
 
 
 def share_globally(layers: Sequence[Tensor], sparsity: float) -> list[int]:

@@ -3,7 +3,7 @@
 from pof.file.read import PofFile, load
 from pof.file.write import save, save_state_dict
 
-open = PofFile  # noqa: A001
+open = PofFile
 """`pof.open(path)`: an open file."""
 
 __all__ = ["PofFile", "load", "open", "save", "save_state_dict"]

@@ -74,12 +74,15 @@ def contents_of_state_dict(
 
 
 def _is_weight(name: str, value: Tensor) -> bool:
-    return name.rpartition(".")[2].endswith("weight") and value.dim() >= 2 and value.dtype in PRUNABLE and bool(len(value))
+    return (
+        name.rpartition(".")[2].endswith("weight") and value.dim() >= 2 and value.dtype in PRUNABLE and bool(len(value))
+    )
 
 
 def _without_aliases(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors: dict[str, Tensor] = {}
-    aliases, seen = {}, {}
+    aliases: dict[str, str] = {}
+    seen: dict[object, str] = {}
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise PofError(f"{name!r} is a {type(value).__name__}, not a tensor: a .pof file holds tensors only")
@@ -96,4 +99,6 @@ def _without_aliases(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
 
 def _refuse_unstorable(name: str, value: Tensor) -> None:
     if value.dtype not in PRUNABLE:
-        raise PofError(f"weight {name!r} is {value.dtype}: a .pof file prunes float32, float16 and bfloat16; exclude it")
+        raise PofError(
+            f"weight {name!r} is {value.dtype}: a .pof file prunes float32, float16 and bfloat16; exclude it"
+        )

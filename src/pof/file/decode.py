@@ -1,5 +1,7 @@
 """Chunks back to tensors. See SPEC.md."""
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -7,16 +9,14 @@ from torch import Tensor
 
 from pof.errors import PofFileError
 from pof.file import statistics
-from pof.file.groups import Cursor, MaskReader, Patterns, group_size, members_of, taken_beyond
+from pof.file.groups import Cursor, MaskReader, Patterns, count_of, group_size, members_of, taken_beyond
 from pof.file.header import Head, TensorInfo
 from pof.file.layout import Chunk, Needed
-from pof.file.numbers import DTYPES, stored_kind, to_weight
+from pof.file.numbers import DTYPES, WIDTHS, stored_kind, to_weight
 from pof.file.stage import Flat, MagnitudeReader, read_signs
 from pof.file.streams import StreamReader, VarintReader
 from pof.planning import Entry
 from pof.states import State
-
-Bools = NDArray[np.bool_]
 
 
 class Decoder:
@@ -31,7 +31,7 @@ class Decoder:
         self._flats = [_empty(info, head.values) for info in self._pruned]
         self._norms: dict[str, Tensor] = {}
         self._scales: dict[str, Tensor] = {}
-        self._signs: dict[int, list[tuple[Bools, Patterns, NDArray[np.uint8]]]] = {}
+        self._signs: dict[int, list[tuple[Patterns, NDArray[np.uint8]]]] = {}
         """Of each boundary whose signs were read: positions and signs, a weight each."""
         self._alphas: dict[int, NDArray[np.float32]] = {}
 
@@ -69,35 +69,33 @@ class Decoder:
         info = self._pruned[number]
         band = np.zeros(info.elements, np.float32)
         for boundary in range(needed.values, needed.signs):
-            members, _, negative = self._signs[boundary][number]
-            band[members] = 1.0 - 2.0 * negative
+            patterns, negative = self._signs[boundary][number]
+            band[members_of(patterns, self._flats[number].size, info.elements)] = 1.0 - 2.0 * negative
         return torch.from_numpy(band).reshape(info.shape)
 
     def _read_base(self, streams: StreamReader) -> None:
+        planes = {width: [Cursor(streams.next()) for _ in range(width)] for width in WIDTHS}
         for info in self.head.of_role("plain"):
             stored = DTYPES[info.stored]
-            planes = np.empty((info.elements, stored.itemsize), np.uint8)
-            for number in range(stored.itemsize):
-                planes[:, number] = _sized(streams.next(), info.elements)
-            flat = torch.from_numpy(planes.reshape(-1)).view(stored)
+            parts = [plane.take(info.elements) for plane in planes[stored.itemsize]]
+            flat = torch.from_numpy(np.stack(parts, axis=1).reshape(-1)).view(stored)
             self.plain[info.name] = flat.reshape(info.shape).to(DTYPES[info.dtype])
         self.norm_layers = statistics.norms_of(self.plain)
+        norms, scales = Cursor(streams.next()), Cursor(streams.next())
         for info in self._pruned:
             if self.head.magnitudes == "unit":
-                shape = _norms_shape(info)
-                norms = _sized(streams.next(), 4 * int(np.prod(shape))).copy().view(np.float32)
-                self._norms[info.name] = torch.from_numpy(norms).reshape(shape)
+                self._norms[info.name] = _floats(norms, _norms_shape(info))
             if self.head.values == "int8":
-                scales = _sized(streams.next(), 4 * info.shape[0]).copy().view(np.float32)
-                self._scales[info.name] = torch.from_numpy(scales)
+                self._scales[info.name] = _floats(scales, (info.shape[0],))
+        for cursor in (*(plane for same in planes.values() for plane in same), norms, scales):
+            cursor.end()
 
     def _read_values(self, streams: StreamReader, *, rest: bool) -> None:
         masks = MaskReader(streams)
         magnitudes = MagnitudeReader(streams, len(self._flats), with_signs=True)
         for flat in self._flats:
             patterns = masks.next(flat.taken, flat.size)
-            members = members_of(patterns, flat.size, flat.count)
-            flat.integers[members] = magnitudes.next(flat, members, patterns)
+            magnitudes.place(flat, patterns)
             flat.taken = flat.taken | patterns
         masks.end()
         magnitudes.end()
@@ -122,8 +120,7 @@ class Decoder:
         found = []
         for flat in self._flats:
             patterns = masks.next(flat.taken, flat.size)
-            members = members_of(patterns, flat.size, flat.count)
-            found.append((members, patterns, read_signs(signs, int(np.count_nonzero(members)))))
+            found.append((patterns, read_signs(signs, count_of(patterns, flat.size))))
             flat.taken = flat.taken | patterns
         masks.end()
         signs.end()
@@ -132,24 +129,25 @@ class Decoder:
 
     def _read_magnitudes(self, streams: StreamReader, boundary: int) -> None:
         magnitudes = MagnitudeReader(streams, len(self._flats), with_signs=False)
-        for flat, (members, patterns, negative) in zip(self._flats, self._signs[boundary], strict=True):
-            values = magnitudes.next(flat, members, patterns)
-            flat.integers[members] = values | negative.astype(values.dtype) << flat.stored.sign_bit
+        for flat, (patterns, negative) in zip(self._flats, self._signs[boundary], strict=True):
+            magnitudes.place(flat, patterns, negative)
         magnitudes.end()
 
 
 def _empty(info: TensorInfo, values: str) -> Flat:
     size = group_size(info.shape)
     stored = stored_kind(DTYPES[info.dtype], values)
-    return Flat(
-        size, info.shape[0], stored, np.zeros(info.elements, stored.integer), taken_beyond(info.elements, size)
-    )
+    return Flat(size, info.shape[0], stored, np.zeros(info.elements, stored.integer), taken_beyond(info.elements, size))
 
 
 def _norms_shape(info: TensorInfo) -> tuple[int, ...]:
     """The shape of the rows' norms: size 1 in each dimension of a row."""
     view, dims = Entry(info.name, "", info.shape, info.groups).rows(torch.empty(info.shape, device="meta"))
     return tuple(1 if number in dims else size for number, size in enumerate(view.shape))
+
+
+def _floats(cursor: Cursor, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(cursor.take(4 * math.prod(shape)).copy().view(np.float32)).reshape(shape)
 
 
 def _sized(data: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:

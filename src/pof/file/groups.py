@@ -1,16 +1,21 @@
 """Positions as patterns of groups of 8 or 9, and the symbols that say which free positions are meant. See SPEC.md."""
 
+from ctypes import CDLL
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pof.errors import PofFileError
 from pof.file.streams import Bytes, StreamReader, StreamWriter
+from pof.native import address, addresses, core, int64
 
-Patterns = NDArray[np.uint16]
-Symbols = NDArray[np.uint16]
+Patterns = NDArray[Any]
+"""Of type uint16, one a group."""
+Symbols = NDArray[Any]
+"""Of type uint16."""
 
 KERNEL = 9
 PER_BYTE = {1: 8, 2: 4, 3: 2, 4: 2}
@@ -25,6 +30,11 @@ def group_size(shape: tuple[int, ...]) -> int:
 def patterns_of(members: NDArray[np.bool_], size: int) -> Patterns:
     """The pattern of each group of `size` flat positions; what is beyond the end is not set."""
     count = -(-len(members) // size)
+    native = core()
+    if native is not None:
+        found, flat = np.empty(count, np.uint16), np.ascontiguousarray(members)
+        native.pof_patterns(address(flat), int64(len(flat)), size, address(found))
+        return found
     if len(members) != count * size:
         members = np.concatenate([members, np.zeros(count * size - len(members), np.bool_)])
     if size == 8:
@@ -32,6 +42,11 @@ def patterns_of(members: NDArray[np.bool_], size: int) -> Patterns:
     grouped = members.reshape(count, size)
     low = np.packbits(np.ascontiguousarray(grouped[:, :8]), axis=1, bitorder="little")[:, 0]
     return low.astype(np.uint16) | (grouped[:, 8].astype(np.uint16) << 8)
+
+
+def count_of(patterns: Patterns, size: int) -> int:
+    """How many positions are set."""
+    return int(ones(size)[patterns].sum(dtype=np.int64))
 
 
 def members_of(patterns: Patterns, size: int, count: int) -> NDArray[np.bool_]:
@@ -53,7 +68,8 @@ def taken_beyond(count: int, size: int) -> Patterns:
 @cache
 def ones(size: int) -> Bytes:
     """How many bits are set, by pattern."""
-    return _bits(size).sum(1, dtype=np.uint8)
+    found: Bytes = _bits(size).sum(1, dtype=np.uint8)
+    return found
 
 
 @cache
@@ -70,7 +86,7 @@ def gather_table(size: int) -> Symbols:
         is_free = free >> i & 1
         table |= (pattern >> i & is_free) << place
         place += is_free
-    return table.reshape(-1)
+    return np.ascontiguousarray(table.reshape(-1))
 
 
 @cache
@@ -82,7 +98,7 @@ def spread_table(size: int) -> Patterns:
         is_free = free >> i & 1
         table |= (symbol >> place & is_free) << i
         place += is_free
-    return table.reshape(-1)
+    return np.ascontiguousarray(table.reshape(-1))
 
 
 def _contexts(size: int) -> range:
@@ -98,6 +114,10 @@ class MaskWriter:
 
     def add(self, taken: Patterns, own: Patterns, size: int) -> None:
         """The positions `own` of one weight, of those that are not `taken`."""
+        native = core()
+        if native is not None:
+            self._add_fast(native, taken, own, size)
+            return
         full = (1 << size) - 1
         free = taken ^ full
         symbols = gather_table(size)[free.astype(np.uint32) << size | own]
@@ -110,6 +130,21 @@ class MaskWriter:
                 self._add_ninth(chosen)
                 chosen = chosen & 255
             self._parts.setdefault((size, context), []).append(_pack(chosen.astype(np.uint8), context))
+
+    def _add_fast(self, native: CDLL, taken: Patterns, own: Patterns, size: int) -> None:
+        buffers = [np.empty(len(own), np.uint8) for _ in range(18)]
+        counts = np.zeros(18, np.int64)
+        taken, own = np.ascontiguousarray(taken), np.ascontiguousarray(own)
+        table = address(gather_table(size))
+        native.pof_gather(
+            address(taken), address(own), int64(len(own)), size, table, addresses(buffers), address(counts)
+        )
+        for context, (buffer, count) in enumerate(zip(buffers[:9], counts[:9], strict=True), start=1):
+            if count:
+                self._parts.setdefault((size, context), []).append(_pack(buffer[:count].copy(), context))
+        for number, (buffer, count) in enumerate(zip(buffers[9:], counts[9:], strict=True)):
+            if count:
+                self._ninth.setdefault(number, []).append(np.packbits(buffer[:count], bitorder="little"))
 
     def _add_ninth(self, symbols: Symbols) -> None:
         low, ninth = ones(8)[symbols & 255], (symbols >> 8).astype(np.uint8)
@@ -136,6 +171,9 @@ class MaskReader:
 
     def next(self, taken: Patterns, size: int) -> Patterns:
         """The positions of the next weight, of those that are not `taken`."""
+        native = core()
+        if native is not None:
+            return self._next_fast(native, taken, size)
         full = (1 << size) - 1
         free = taken ^ full
         counts = ones(size)[free]
@@ -153,6 +191,28 @@ class MaskReader:
             else:
                 where = np.flatnonzero(counts == context)
                 own[where] = spread_table(size)[free[where].astype(np.uint32) << size | symbols]
+        return own
+
+    def _next_fast(self, native: CDLL, taken: Patterns, size: int) -> Patterns:
+        cursors = [self._streams.get((size, context), _NOTHING) for context in range(1, 10)] + self._ninth
+        left = [np.ascontiguousarray(cursor.left()) for cursor in cursors]
+        lengths, used = np.array([len(data) for data in left], np.int64), np.zeros(18, np.int64)
+        own, taken = np.empty_like(taken), np.ascontiguousarray(taken)
+        table = address(spread_table(size))
+        short = native.pof_spread(
+            address(taken),
+            int64(len(taken)),
+            size,
+            table,
+            addresses(left),
+            address(lengths),
+            address(used),
+            address(own),
+        )
+        if short:
+            raise PofFileError("a stream is too short")
+        for cursor, count in zip(cursors, used, strict=True):
+            cursor.take(int(count))
         return own
 
     def _with_ninth(self, low: Bytes) -> Symbols:
@@ -186,10 +246,17 @@ class Cursor:
         self._position = end
         return found
 
+    def left(self) -> Bytes:
+        """What has not been taken yet."""
+        return self._data[self._position :]
+
     def end(self) -> None:
         """Raise if something is left."""
         if self._position != len(self._data):
             raise PofFileError("a stream is too long")
+
+
+_NOTHING = Cursor(np.empty(0, np.uint8))
 
 
 def _pack(symbols: Bytes, context: int) -> Bytes:
@@ -200,7 +267,7 @@ def _pack(symbols: Bytes, context: int) -> Bytes:
     padded = np.zeros(-(-len(symbols) // per_byte) * per_byte, np.uint8)
     padded[: len(symbols)] = symbols
     lanes = padded.reshape(-1, per_byte)
-    packed = lanes[:, 0].copy()
+    packed: Bytes = lanes[:, 0].copy()
     for lane in range(1, per_byte):
         packed |= lanes[:, lane] << (bits * lane)
     return packed

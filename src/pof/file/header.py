@@ -103,7 +103,7 @@ def read_head(header: bytes, packed: bytes) -> Head:
     if zlib.crc32(packed) != checksum:
         raise PofFileError("the head is damaged: its checksum is wrong")
     try:
-        head = _parse(json.loads(inflate(packed, raw)))
+        head = _parse(json.loads(inflate(packed, raw).tobytes()))
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
         if isinstance(error, PofFileError):
             raise

@@ -1,6 +1,7 @@
 """Weights as integers: how a float, or an 8-bit level, is taken apart into sign, symbol and low bits. See SPEC.md."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from pof.errors import PofError
 
-Integers = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
+Integers = NDArray[Any]
+"""Of type uint8, uint16 or uint32: sign and magnitude."""
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -19,6 +21,9 @@ DTYPES = {
     )
 }  # fmt: skip
 """What a file can hold, by name."""
+
+WIDTHS = (1, 2, 4, 8, 16)
+"""Bytes of an element."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ def to_integers(weight: Tensor, values: str, scales: Tensor | None) -> Integers:
     if values == "int8":
         assert scales is not None
         levels = (weight / _spread(scales, weight)).round().to(torch.int8).reshape(-1).numpy()
-        return (np.abs(levels).astype(np.uint8) | (levels < 0).astype(np.uint8) << 7).astype(np.uint8)
+        signed: Integers = np.abs(levels).astype(np.uint8) | (levels < 0).astype(np.uint8) << 7
+        return signed
     if weight.dtype is torch.float32 and values == "fp16":
         flat = flat.to(torch.float16)
     integer = torch.int32 if flat.dtype is torch.float32 else torch.int16

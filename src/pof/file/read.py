@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +14,6 @@ from pof.file import statistics
 from pof.file.decode import Decoder
 from pof.file.header import HEADER_BYTES, Head, TensorInfo, head_length, read_head
 from pof.file.layout import BASE, Chunk, Needed, chunks_for, chunks_of, needed_for, states_after
-from pof.file.numbers import DTYPES
 from pof.file.source import Source, open_source
 from pof.on_sphere import fill_rows
 from pof.planning import Entry, unwrap
@@ -260,5 +258,3 @@ def _refuse_other(target: dict[str, Tensor], found: dict[str, Tensor], name: str
             raise PofFileError(f"{name!r} does not fit the model: {key!r} has shape {shapes}")
         if target[key].is_meta:
             raise PofFileError(f"{key!r} of the model is on the meta device: model.to_empty(device='cpu') first")
-
-

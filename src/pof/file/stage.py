@@ -1,20 +1,25 @@
 """One chunk of weights: positions, signs and magnitudes of some of the weights of every pruned tensor. See SPEC.md."""
 
 from collections.abc import Sequence
+from ctypes import CDLL
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pof.errors import PofFileError
-from pof.file.groups import Cursor, MaskReader, MaskWriter, Patterns, members_of, patterns_of
+from pof.file.groups import Cursor, MaskReader, MaskWriter, Patterns, count_of, members_of, patterns_of
 from pof.file.numbers import KINDS, Integers, Stored
 from pof.file.streams import Bytes, StreamReader, StreamWriter
+from pof.native import address, core, int64
 
 FILL_SHARE = 1 / 16
 """At least this share of a weight's magnitudes must be filled ones for it to pay."""
 
 SAMPLED_ROWS = 8
+ROOM = 8
+"""Values that the compiled core may look at, but not use, beyond the end."""
 
 
 @dataclass
@@ -111,36 +116,70 @@ class MagnitudeReader:
         self._planes = {kind: [Cursor(streams.next()) for _ in range(kind.planes)] for kind in KINDS}
         self._level_signs = Cursor(streams.next() if with_signs else np.empty(0, np.uint8))
 
-    def next(self, flat: Flat, members: NDArray[np.bool_], own: Patterns) -> Integers:
-        """The magnitudes (with signs, if the chunk has both) of the `members` of the next tensor."""
-        count = int(np.count_nonzero(members))
+    def place(self, flat: Flat, own: Patterns, negative: Bytes | None = None) -> None:
+        """Put the magnitudes of the next tensor to the positions `own` of it.
+
+        Their signs are in the chunk, or given in `negative`, 0 or 1 each.
+        """
         flag, base = int(next(self._flags)), int(next(self._bases))
-        if flag == 0:
-            return self._join(flat.stored, count, base)
-        if flag != 1 or flat.count % flat.rows:
+        if flag > 1:
             raise PofFileError("a flag is neither 0 nor 1")
+        native = core()
+        if flag == 0 and native is not None:
+            self._place_fast(native, flat, own, base, negative)
+            return
+        members = members_of(own, flat.size, flat.count)
+        values = (
+            self._filled(flat, members, own, base) if flag else self._join(flat.stored, count_of(own, flat.size), base)
+        )
+        if negative is not None:
+            values |= negative.astype(values.dtype) << flat.stored.sign_bit
+        flat.integers[members] = values
+
+    def _filled(self, flat: Flat, members: NDArray[np.bool_], own: Patterns, base: int) -> Integers:
+        """The values of a tensor some of which are filled."""
         full = own.dtype.type((1 << flat.size) - 1)
-        filled_patterns = self._masks.next(own ^ full, flat.size)
-        all_filled = members_of(filled_patterns, flat.size, flat.count)
+        all_filled = members_of(self._masks.next(own ^ full, flat.size), flat.size, flat.count)
         filled = all_filled[members]
         width = np.dtype(flat.stored.integer).itemsize
-        fills = self._fills.take(flat.rows * width).view(flat.stored.integer)
-        out = np.empty(count, flat.stored.integer)
+        fills = self._fills.take(flat.rows * width).copy().view(flat.stored.integer)
+        number = int(np.count_nonzero(filled))
+        out = np.empty(len(filled), flat.stored.integer)
         out[filled] = fills[np.flatnonzero(all_filled) // (flat.count // flat.rows)]
         if self._with_signs:
-            number = int(np.count_nonzero(filled))
             negative = _unpacked(self._fill_signs.take(-(-number // 8)), number)
             out[filled] |= negative.astype(out.dtype) << flat.stored.sign_bit
-        out[~filled] = self._join(flat.stored, count - int(np.count_nonzero(filled)), base)
+        out[~filled] = self._join(flat.stored, len(filled) - number, base)
         return out
 
-    def _join(self, stored: Stored, count: int, base: int) -> Integers:
-        symbols = np.uint8(base) - self._symbols.take(count)
+    def _place_fast(self, native: CDLL, flat: Flat, own: Patterns, base: int, negative: Bytes | None) -> None:
+        stored, own = flat.stored, np.ascontiguousarray(own)
+        count = int(native.pof_count(address(own), int64(len(own))))
+        symbols, planes = self._symbols.take(count), [plane.take(count) for plane in self._planes[stored]]
         if not stored.low_bits:
+            values = (np.uint8(base) - symbols) & np.uint8(127)
+            if self._with_signs:
+                negative = read_signs(self._level_signs, count)
+            if negative is not None:
+                values |= negative << 7
+            scatter = native.pof_scatter8
+        else:
+            values = np.empty(count + ROOM, stored.integer)
+            join = native.pof_join32 if stored.planes == 3 else native.pof_join16
+            streams = (address(symbols), base, *map(address, planes), int(self._with_signs), address(negative))
+            join(*streams, int64(count), address(values))
+            scatter = native.pof_scatter32 if stored.planes == 3 else native.pof_scatter16
+        place = (address(own), int64(len(own)), flat.size, int64(flat.count))
+        scatter(*place, address(values), address(flat.integers))
+
+    def _join(self, stored: Stored, count: int, base: int) -> Integers:
+        symbols: Integers = np.uint8(base) - self._symbols.take(count)
+        if not stored.low_bits:
+            symbols &= np.uint8(127)
             if self._with_signs:
                 symbols |= _unpacked(self._level_signs.take(-(-count // 8)), count) << 7
             return symbols
-        joined = symbols.astype(stored.integer) << stored.low_bits
+        joined: Integers = symbols.astype(stored.integer) << stored.low_bits
         for number, plane in enumerate(self._planes[stored]):
             low = plane.take(count)
             if number < stored.planes - 1:
@@ -154,7 +193,8 @@ class MagnitudeReader:
     def end(self) -> None:
         """Raise if something is left."""
         planes = [plane for kind in self._planes.values() for plane in kind]
-        for cursor in (self._masks, self._fills, self._fill_signs, self._symbols, *planes, self._level_signs):
+        self._masks.end()
+        for cursor in (self._fills, self._fill_signs, self._symbols, *planes, self._level_signs):
             cursor.end()
 
 
@@ -168,9 +208,7 @@ def read_signs(cursor: Cursor, count: int) -> Bytes:
     return _unpacked(cursor.take(-(-count // 8)), count)
 
 
-def _fills(
-    flat: Flat, members: NDArray[np.bool_], magnitudes: Integers
-) -> tuple[NDArray[np.bool_] | None, Integers]:
+def _fills(flat: Flat, members: NDArray[np.bool_], magnitudes: Integers) -> tuple[NDArray[np.bool_] | None, Integers]:
     """Which members have their row's most common magnitude, if that pays, and that magnitude for each row."""
     none = np.empty(0, magnitudes.dtype)
     length = flat.count // flat.rows
@@ -195,8 +233,9 @@ def _filled_share(rows: NDArray[np.int64], magnitudes: Integers, count: int) -> 
     return float(np.count_nonzero(_common(rows, magnitudes, count)[rows] == magnitudes)) / len(rows)
 
 
-def _sign_mask(flat: Flat) -> np.unsignedinteger:
-    return flat.stored.integer(1 << flat.stored.sign_bit)
+def _sign_mask(flat: Flat) -> "np.unsignedinteger[Any]":
+    mask: np.unsignedinteger[Any] = flat.stored.integer(1 << flat.stored.sign_bit)
+    return mask
 
 
 def _common(rows: NDArray[np.int64], magnitudes: Integers, count: int) -> Integers:

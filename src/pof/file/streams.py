@@ -2,13 +2,16 @@
 
 import zlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pof.errors import PofFileError
+from pof.native import address, core, int64
 
-Bytes = NDArray[np.uint8]
+Bytes = NDArray[Any]
+"""Of type uint8. Spelled loosely, as all arrays here: numpy types do not survive the arithmetic."""
 
 STORED, DEFLATED = 0, 1
 DEFLATE_MOST = 1032
@@ -70,7 +73,7 @@ class StreamReader:
             return np.frombuffer(data, np.uint8)
         if method != DEFLATED:
             raise PofFileError(f"a stream has the unknown method {method}")
-        return np.frombuffer(inflate(data, size), np.uint8)
+        return inflate(data, size)
 
     def end(self) -> None:
         """Raise if there are more streams than were read."""
@@ -124,15 +127,21 @@ def deflate(parts: Sequence[Bytes | bytes], strategy: int = zlib.Z_DEFAULT_STRAT
         if pending >= BLOCK and len(part) >= BLOCK:
             out.append(packer.flush(zlib.Z_BLOCK))
             pending = 0
-        out.append(packer.compress(part))
+        out.append(packer.compress(part.tobytes() if isinstance(part, np.ndarray) else part))
         pending += len(part)
     return b"".join((*out, packer.flush()))
 
 
-def inflate(data: bytes | memoryview, size: int) -> bytes:
+def inflate(data: bytes | memoryview, size: int) -> Bytes:
     """The `size` bytes that `data` holds; anything else is an error. Nothing larger is ever allocated."""
     if size > DEFLATE_MOST * len(data) + SLACK:
         raise PofFileError(f"{len(data)} bytes claim to hold {size}")
+    native = core()
+    if native is not None:
+        packed, out = np.frombuffer(data, np.uint8), np.empty(size, np.uint8)
+        if native.pof_inflate(address(packed), int64(len(packed)), address(out), int64(size)):
+            raise PofFileError("a stream cannot be inflated to the length that it claims")
+        return out
     unpacker = zlib.decompressobj(-15)
     try:
         found = unpacker.decompress(data, max(size, 1))
@@ -141,7 +150,7 @@ def inflate(data: bytes | memoryview, size: int) -> bytes:
         raise PofFileError(f"a stream cannot be inflated ({error})") from None
     if len(found) != size or rest or not unpacker.eof or unpacker.unused_data:
         raise PofFileError("a stream has another length than it claims")
-    return found
+    return np.frombuffer(found, np.uint8)
 
 
 def _smallest(parts: Sequence[Bytes], size: int) -> tuple[bytes, int]:

@@ -19,7 +19,7 @@ from pof.file.contents import Contents, contents_of_model, contents_of_state_dic
 from pof.file.groups import MaskWriter, group_size, patterns_of, taken_beyond
 from pof.file.header import CHOICES, Head, TensorInfo, check_stages, write_head
 from pof.file.layout import BASE, Chunk, chunks_for, chunks_of, needed_for
-from pof.file.numbers import rounded, stored_kind, to_integers
+from pof.file.numbers import WIDTHS, rounded, stored_kind, to_integers
 from pof.file.source import write_bytes
 from pof.file.stage import Flat, MagnitudeWriter, write_signs
 from pof.file.streams import StreamWriter, varint
@@ -76,7 +76,7 @@ def save(
         >>> int((model.weight == 0).sum())
         2867
     """
-    globs = {"include": tuple(include), "exclude": tuple(exclude), "sparsities": sparsities}
+    globs: dict[str, Any] = {"include": tuple(include), "exclude": tuple(exclude), "sparsities": sparsities}
     writer = _Writer(contents_of_model(model, **globs), values, stages, scope, magnitudes)
     if calibrate is None and states is not None:
         raise PofError("states need data to estimate their statistics from: pass calibrate=batches too")
@@ -129,12 +129,17 @@ class _Weight:
             size, entry.shape[0], stored_kind(weight.dtype, values), integers, taken_beyond(len(integers), size)
         )
         self.magnitudes_of_zero = integers.dtype.type((1 << self.flat.stored.sign_bit) - 1)
+        self._kept_at: tuple[int, Bools] = (-1, np.empty(0, np.bool_))
+        """The last answer of `kept`: chunks ask for a boundary and the one above in turn."""
         self.nonzero: Bools = (integers & self.magnitudes_of_zero) != 0
 
     def kept(self, count: int) -> Bools:
         """Which weights are not zero and kept when `count` are pruned."""
+        if count == self._kept_at[0]:
+            return self._kept_at[1]
         mask = keep_mask(self.elastic.keys(), self.elastic.cut(count))
         found: Bools = mask.reshape(-1).numpy() & self.nonzero
+        self._kept_at = (count, found)
         return found
 
     def has_hidden(self) -> bool:
@@ -214,7 +219,9 @@ class _Writer:
             tensor = self._contents.tensors[name]
             dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
             if name in pruned:
-                yield TensorInfo("pruned", name, dtype, shape, groups=pruned[name].groups, sparsity=pruned[name].sparsity)
+                yield TensorInfo(
+                    "pruned", name, dtype, shape, groups=pruned[name].groups, sparsity=pruned[name].sparsity
+                )
             else:
                 yield TensorInfo("plain", name, dtype, shape, stored=str(self._plain_stored(tensor).dtype)[6:])
 
@@ -253,15 +260,14 @@ class _Writer:
         return out.chunk()
 
     def _write_base(self, out: StreamWriter) -> None:
-        for tensor in self._plain.values():
-            flat = self._plain_stored(tensor).cpu().contiguous().reshape(-1)
-            planes = flat.view(torch.uint8).reshape(flat.numel(), flat.element_size()).numpy()
-            for number in range(flat.element_size()):
-                out.add([np.ascontiguousarray(planes[:, number])])
-        for weight in self._weights:
-            for rows in (weight.elastic.norms, weight.scales):
-                if rows is not None:
-                    out.add([rows.float().contiguous().numpy().reshape(-1).view(np.uint8)])
+        stored = [self._plain_stored(tensor).cpu().contiguous().reshape(-1) for tensor in self._plain.values()]
+        for width in WIDTHS:
+            same = [flat for flat in stored if flat.element_size() == width]
+            planes = [flat.view(torch.uint8).reshape(flat.numel(), width).numpy() for flat in same]
+            for number in range(width):
+                out.add([np.ascontiguousarray(plane[:, number]) for plane in planes])
+        for rows in ([w.elastic.norms for w in self._weights], [w.scales for w in self._weights]):
+            out.add([part.float().contiguous().numpy().reshape(-1).view(np.uint8) for part in rows if part is not None])
 
     def _members(self, boundary: int) -> list[Bools]:
         """For each weight which of them lie between this boundary and the one above."""
@@ -271,8 +277,9 @@ class _Writer:
 
     def _members_of(self, weight: _Weight, index: int, boundary: int) -> Bools:
         last = boundary == len(self.stages)
+        above = None if boundary == 0 else weight.kept(self._counts[boundary - 1][index])
         kept = weight.nonzero if last else weight.kept(self._counts[boundary][index])
-        return kept if boundary == 0 else kept & ~weight.kept(self._counts[boundary - 1][index])
+        return kept if above is None else kept & ~above
 
     def _write_positions(self, out: StreamWriter, own: Sequence[Bools]) -> list[NDArray[np.uint16]]:
         masks, found = MaskWriter(), []

@@ -1,0 +1,257 @@
+/*
+ * Raw deflate (RFC 1951) back to bytes, made for streams that are nearly all literals: up to two of them are decoded in
+ * one look-up. Reads and writes nothing outside of its buffers, whatever the input is.
+ */
+#include <stdint.h>
+#include <string.h>
+
+#include "export.h"
+
+enum { ROOT = 11, MOST_BITS = 15, LITERALS = 288, DISTANCES = 32, END = 256 };
+
+typedef struct {
+    const uint8_t *in, *in_end;
+    uint64_t bits;
+    int count; /* bits at hand */
+} Input;
+
+typedef struct {
+    uint16_t root[1 << ROOT]; /* symbol << 4 | length; 0 where the code is longer than ROOT */
+    uint16_t counts[MOST_BITS + 1];
+    uint16_t symbols[LITERALS];
+} Code;
+
+typedef struct {
+    Code literals, distances;
+    uint32_t pairs[1 << ROOT]; /* bits | number of literals << 8 | literals << 16; number 0 for all else */
+} Tables;
+
+static const uint16_t LENGTH_BASE[29] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
+                                         31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
+static const uint8_t LENGTH_EXTRA[29] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0};
+static const uint16_t DISTANCE_BASE[30] = {1,   2,   3,   4,   5,   7,    9,    13,   17,   25,   33,   49,   65,    97,    129,
+                                           193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097, 6145, 8193, 12289, 16385, 24577};
+static const uint8_t DISTANCE_EXTRA[30] = {0, 0, 0, 0, 1, 1, 2, 2,  3,  3,  4,  4,  5,  5,  6,
+                                           6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13};
+static const uint8_t ORDER[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
+
+static void refill(Input *s) {
+    while (s->count < 56 && s->in < s->in_end) {
+        s->bits |= (uint64_t)*s->in++ << s->count;
+        s->count += 8;
+    }
+}
+
+/* `need` (at most 16) bits, or -1 if there are not so many. */
+static int take(Input *s, int need) {
+    refill(s);
+    if (s->count < need) return -1;
+    int value = (int)(s->bits & ((1u << need) - 1));
+    s->bits >>= need;
+    s->count -= need;
+    return value;
+}
+
+/* A code from the lengths of its symbols; -1 if it has too many codewords. One that has too few is refused in use. */
+static int make_code(Code *code, const uint8_t *lengths, int symbols) {
+    uint16_t first[MOST_BITS + 2] = {0};
+    memset(code, 0, sizeof *code);
+    for (int i = 0; i < symbols; i++) code->counts[lengths[i]]++;
+    code->counts[0] = 0;
+    int left = 1;
+    for (int length = 1; length <= MOST_BITS; length++) {
+        left = 2 * left - code->counts[length];
+        if (left < 0) return -1;
+    }
+    for (int length = 1; length <= MOST_BITS; length++) first[length + 1] = (uint16_t)(first[length] + code->counts[length]);
+    uint16_t next[MOST_BITS + 2];
+    memcpy(next, first, sizeof next);
+    for (int i = 0; i < symbols; i++)
+        if (lengths[i]) code->symbols[next[lengths[i]]++] = (uint16_t)i;
+    unsigned word = 0;
+    int index = 0;
+    for (int length = 1; length <= ROOT; length++, word <<= 1)
+        for (int n = 0; n < code->counts[length]; n++, word++, index++) {
+            unsigned reversed = 0;
+            for (int b = 0; b < length; b++) reversed |= (word >> b & 1) << (length - 1 - b);
+            for (unsigned at = reversed; at < 1u << ROOT; at += 1u << length)
+                code->root[at] = (uint16_t)(code->symbols[index] << 4 | length);
+        }
+    return 0;
+}
+
+static void make_pairs(Tables *t) {
+    const uint16_t *root = t->literals.root;
+    for (unsigned at = 0; at < 1u << ROOT; at++) {
+        unsigned length = root[at] & 15, symbol = root[at] >> 4;
+        if (!length || symbol >= END) {
+            t->pairs[at] = 0;
+            continue;
+        }
+        unsigned entry = length | 1u << 8 | symbol << 16, then = root[at >> length];
+        unsigned other = then & 15;
+        if (other && then >> 4 < END && length + other <= ROOT) entry = (length + other) | 2u << 8 | symbol << 16 | (then >> 4) << 24;
+        t->pairs[at] = entry;
+    }
+}
+
+/* The next symbol, or -1. */
+static int symbol_of(Input *s, const Code *code) {
+    refill(s);
+    unsigned entry = code->root[s->bits & ((1 << ROOT) - 1)];
+    int length = entry & 15;
+    if (length) {
+        if (length > s->count) return -1;
+        s->bits >>= length;
+        s->count -= length;
+        return (int)(entry >> 4);
+    }
+    int word = 0, first = 0, index = 0;
+    for (length = 1; length <= MOST_BITS && length <= s->count; length++) {
+        word |= (int)(s->bits >> (length - 1) & 1);
+        int count = code->counts[length];
+        if (word - count < first) {
+            s->bits >>= length;
+            s->count -= length;
+            return code->symbols[index + (word - first)];
+        }
+        index += count;
+        first = (first + count) << 1;
+        word <<= 1;
+    }
+    return -1;
+}
+
+static int read_codes(Input *s, Tables *t) {
+    uint8_t lengths[LITERALS + DISTANCES] = {0};
+    int literals = take(s, 5), distances = take(s, 5), codes = take(s, 4);
+    if (literals < 0 || distances < 0 || codes < 0) return -1;
+    literals += 257, distances += 1, codes += 4;
+    if (literals > 286 || distances > 30) return -1;
+    for (int i = 0; i < codes; i++) {
+        int length = take(s, 3);
+        if (length < 0) return -1;
+        lengths[ORDER[i]] = (uint8_t)length;
+    }
+    if (make_code(&t->literals, lengths, 19)) return -1;
+    memset(lengths, 0, sizeof lengths);
+    for (int i = 0; i < literals + distances;) {
+        int symbol = symbol_of(s, &t->literals), repeat, value = 0;
+        if (symbol < 0) return -1;
+        if (symbol < 16) {
+            lengths[i++] = (uint8_t)symbol;
+            continue;
+        }
+        if (symbol == 16) {
+            if (i == 0) return -1;
+            value = lengths[i - 1];
+        }
+        repeat = symbol == 16 ? take(s, 2) : symbol == 17 ? take(s, 3) : take(s, 7);
+        if (repeat < 0) return -1;
+        repeat += symbol == 18 ? 11 : 3;
+        if (i + repeat > literals + distances) return -1;
+        while (repeat--) lengths[i++] = (uint8_t)value;
+    }
+    if (!lengths[END]) return -1;
+    return make_code(&t->literals, lengths, literals) || make_code(&t->distances, lengths + literals, distances) ? -1 : 0;
+}
+
+static int fixed_codes(Tables *t) {
+    uint8_t lengths[LITERALS];
+    for (int i = 0; i < LITERALS; i++) lengths[i] = i < 144 ? 8 : i < 256 ? 9 : i < 280 ? 7 : 8;
+    uint8_t distances[30];
+    memset(distances, 5, sizeof distances);
+    return make_code(&t->literals, lengths, LITERALS) || make_code(&t->distances, distances, 30) ? -1 : 0;
+}
+
+/* One block of codes; 0 at its end, -1 on an error. */
+static int read_block(Input *s, Tables *t, const uint8_t *start, uint8_t **at, const uint8_t *end) {
+    uint8_t *out = *at;
+    make_pairs(t);
+    for (;;) {
+        /* Four look-ups of at most 44 bits and 8 bytes, as long as neither input nor output can run out. */
+        while (s->in_end - s->in >= 8 && end - out >= 8) {
+            uint64_t more;
+            memcpy(&more, s->in, 8);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+            more = __builtin_bswap64(more);
+#endif
+            s->bits |= more << s->count;
+            s->in += (63 - s->count) >> 3;
+            s->count |= 56;
+            int looks = 0;
+            for (; looks < 4; looks++) {
+                uint32_t entry = t->pairs[s->bits & ((1 << ROOT) - 1)];
+                if (!(entry >> 8 & 255)) break;
+                out[0] = (uint8_t)(entry >> 16);
+                out[1] = (uint8_t)(entry >> 24);
+                out += entry >> 8 & 255;
+                s->bits >>= entry & 255;
+                s->count -= (int)(entry & 255);
+            }
+            /* The refill may have brought bits above `count`; they are the same ones that the next brings. */
+            s->bits &= ((uint64_t)1 << s->count) - 1;
+            if (looks < 4) break;
+        }
+        int symbol = symbol_of(s, &t->literals);
+        if (symbol < 0) return -1;
+        if (symbol < END) {
+            if (out == end) return -1;
+            *out++ = (uint8_t)symbol;
+            continue;
+        }
+        if (symbol == END) {
+            *at = out;
+            return 0;
+        }
+        symbol -= END + 1;
+        if (symbol >= 29) return -1;
+        int extra = take(s, LENGTH_EXTRA[symbol]);
+        if (extra < 0) return -1;
+        int length = LENGTH_BASE[symbol] + extra;
+        symbol = symbol_of(s, &t->distances);
+        if (symbol < 0 || symbol >= 30) return -1;
+        extra = take(s, DISTANCE_EXTRA[symbol]);
+        if (extra < 0) return -1;
+        int distance = DISTANCE_BASE[symbol] + extra;
+        if (distance > out - start || length > end - out) return -1;
+        if (distance == 1) {
+            memset(out, out[-1], (size_t)length);
+            out += length;
+        } else {
+            while (length--) *out = out[-distance], out++;
+        }
+    }
+}
+
+static int read_stored(Input *s, uint8_t **at, const uint8_t *end) {
+    s->bits >>= s->count & 7;
+    s->count -= s->count & 7;
+    int length = take(s, 16), inverse = take(s, 16);
+    if (length < 0 || inverse < 0 || length != (~inverse & 0xFFFF) || length > end - *at) return -1;
+    while (length && s->count) {
+        *(*at)++ = (uint8_t)s->bits;
+        s->bits >>= 8, s->count -= 8, length--;
+    }
+    if (length > s->in_end - s->in) return -1;
+    memcpy(*at, s->in, (size_t)length);
+    s->in += length, *at += length;
+    return 0;
+}
+
+/* 0 if `in` holds exactly one stream of exactly `size` bytes, which are then in `out`; else -1. */
+EXPORT int pof_inflate(const uint8_t *in, int64_t length, uint8_t *out, int64_t size) {
+    Input s = {in, in + length, 0, 0};
+    Tables tables;
+    uint8_t *at = out, *end = out + size;
+    for (int last = 0; !last;) {
+        last = take(&s, 1);
+        int kind = take(&s, 2);
+        if (last < 0 || kind < 0 || kind == 3) return -1;
+        int failed = kind == 0   ? read_stored(&s, &at, end)
+                     : kind == 1 ? fixed_codes(&tables) || read_block(&s, &tables, out, &at, end)
+                                 : read_codes(&s, &tables) || read_block(&s, &tables, out, &at, end);
+        if (failed) return -1;
+    }
+    return at == end && s.in == s.in_end && s.count < 8 ? 0 : -1;
+}

@@ -1,0 +1,8 @@
+/* An empty Python module: the functions of the core are called by ctypes, and need neither Python nor torch. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_core", "The compiled core of pof.", -1, NULL,
+                                        NULL,                  NULL,    NULL,                        NULL};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&definition); }

@@ -1,0 +1,45 @@
+"""The compiled core, if there is one: plain C functions called by ctypes. Everything works without it, more slowly."""
+
+import ctypes
+import importlib.util
+import os
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SWITCH = "POF_NO_CORE"
+"""An environment variable that, if set, leaves the core out."""
+
+
+@cache
+def core() -> ctypes.CDLL | None:
+    """The core, or None if it was not built or is switched off."""
+    found = None if os.environ.get(SWITCH) else importlib.util.find_spec("pof._core")
+    if found is None or found.origin is None:
+        return None
+    try:
+        library = ctypes.CDLL(found.origin)
+    except OSError:
+        return None
+    library.pof_count.restype = ctypes.c_int64
+    return library
+
+
+def address(array: NDArray[Any] | None) -> ctypes.c_void_p:
+    """Where a contiguous array lies; nowhere for None."""
+    if array is None:
+        return ctypes.c_void_p()
+    assert array.flags.c_contiguous
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def addresses(arrays: list[NDArray[np.uint8]]) -> Any:
+    """An array of pointers."""
+    return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+
+
+def int64(value: int) -> ctypes.c_int64:
+    """A 64-bit integer, which ctypes would otherwise pass as 32 bits."""
+    return ctypes.c_int64(value)
