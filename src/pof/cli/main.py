@@ -6,10 +6,18 @@ import sys
 from collections.abc import Sequence
 
 import pof
-from pof.cli import demo, evaluate, sweep, train
+from pof.cli import demo, evaluate, inspect, pack, sweep, train, unpack
 from pof.errors import PofError
 
-VERBS = {"demo": demo, "train": train, "eval": evaluate, "sweep": sweep}
+VERBS = {
+    "demo": demo,
+    "train": train,
+    "eval": evaluate,
+    "sweep": sweep,
+    "pack": pack,
+    "unpack": unpack,
+    "inspect": inspect,
+}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -64,7 +64,7 @@ def load(
         partial: take a file that is cut off; without a sparsity, the densest state that is wholly there.
     """
     file = PofFile(path, partial=partial)
-    state = file.densest if sparsity is None and recover_from is None else _asked(sparsity, recover_from)
+    state = file.densest if sparsity is None and recover_from is None else asked_state(sparsity, recover_from)
     found = file._tensors(state)
     target = unwrap(into).state_dict(keep_vars=True)
     _refuse_other(target, found, file.name)
@@ -115,6 +115,11 @@ class PofFile:
         return dict(self._head.metadata)
 
     @property
+    def elements(self) -> int:
+        """How many numbers the tensors have in all."""
+        return sum(tensor.elements for tensor in self._head.tensors)
+
+    @property
     def stages(self) -> Stages:
         """Every chunk that is wholly there, in order."""
         found = Stages()
@@ -137,11 +142,11 @@ class PofFile:
 
     def state_dict(self, sparsity: float = 0.0, recover_from: float | None = None) -> dict[str, Tensor]:
         """The tensors at `sparsity`, under the model's own keys."""
-        return self._tensors(_asked(sparsity, recover_from))
+        return self._tensors(asked_state(sparsity, recover_from))
 
     def bytes_for(self, sparsity: float = 0.0, recover_from: float | None = None) -> int:
         """How many bytes are read for a state, header and head too."""
-        needed = needed_for(_asked(sparsity, recover_from), self._head.stages, whole=self._head.whole)
+        needed = needed_for(asked_state(sparsity, recover_from), self._head.stages, whole=self._head.whole)
         chunks = chunks_for(needed, self._head.stages)
         return self._starts[BASE][0] + sum(self._starts[chunk][1] for chunk in chunks)
 
@@ -195,7 +200,8 @@ class PofFile:
         return there
 
 
-def _asked(sparsity: float | None, recover_from: float | None) -> State:
+def asked_state(sparsity: float | None, recover_from: float | None) -> State:
+    """The state that a caller means by these two."""
     if sparsity is None:
         raise PofError("recover_from needs a sparsity, where the band ends: pass both")
     return pruned_state(sparsity, recover_from)

@@ -39,7 +39,7 @@ def load_trained(
     """
     path = Path(source)
     if path.is_dir():
-        recipe = _recipe_of(path)
+        recipe = recipe_of(path)
     elif model is None or data is None:
         raise PofError(f"{str(path)!r} is no run's folder: name --model and --data for a file of weights")
     else:
@@ -50,7 +50,8 @@ def load_trained(
     return Trained(network, images, elastic, recipe)
 
 
-def _recipe_of(folder: Path) -> Recipe:
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe of a finished run."""
     records = Records(folder / RECORDS)
     first = records.last("start")
     if first is None:

@@ -1,0 +1,84 @@
+"""Write a .pof file from a state_dict: no model code is needed.
+
+IN is a file of weights (.safetensors, or .pth that holds tensors only) or the
+folder of a run. Names and shapes decide what is pruned: what is called weight
+and has two dimensions or more, but the first convolution and embeddings.
+
+example: pof pack model.safetensors model.pof --values fp16
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pof.errors import PofError
+
+if TYPE_CHECKING:
+    from pof.states import Magnitudes
+
+HELP = "write a .pof file from a state_dict"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pof pack`."""
+    parser.add_argument("source", metavar="IN", help="a file of weights, or a run's folder")
+    parser.add_argument("target", metavar="OUT", help="the .pof file to write")
+    parser.add_argument("--values", choices=("exact", "fp16", "int8"), default="exact", help="how (exact)")
+    parser.add_argument("--stages", metavar="S,S,...", help="sparsities where it can be cut (0.9,0.7,0.3); '' for none")
+    parser.add_argument("--scope", choices=("layer", "global"), default="layer", help="what is ranked together (layer)")
+    parser.add_argument(
+        "--magnitudes", choices=("raw", "unit"), help="unit for what was trained with pof (a run: as it was trained)"
+    )
+    parser.add_argument("--include", metavar="GLOB", action="append", default=[], help="prune only these")
+    parser.add_argument("--exclude", metavar="GLOB", action="append", default=[], help="do not prune these")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Pack, and say how small it became."""
+    stages = parse_stages(options.stages)
+    try:
+        from pof.file.write import DEFAULT_STAGES, save_state_dict
+        from pof.train.weights import read_weights
+    except ModuleNotFoundError as error:
+        raise PofError(f"this needs {error.name}: pip install 'pof[train]'") from None
+    state = read_weights(options.source)
+    dense = sum(value.numel() * value.element_size() for value in state.values())
+    size = save_state_dict(
+        state,
+        options.target,
+        values=options.values,
+        scope=options.scope,
+        magnitudes=options.magnitudes or _magnitudes_of(options.source),
+        include=options.include,
+        exclude=options.exclude,
+        stages=DEFAULT_STAGES if stages is None else stages,
+    )
+    if options.json:
+        print(json.dumps({"out": options.target, "bytes": size, "dense_bytes": dense}))
+    else:
+        print(f"{options.target}: {size:,} bytes, {size / max(dense, 1):.1%} of the {dense:,} bytes of its tensors")
+    return 0
+
+
+def parse_stages(text: str | None) -> tuple[float, ...] | None:
+    """The sparsities in `text`, or None if there is no text."""
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise PofError(f"--stages {text!r} must be numbers, such as 0.9,0.7,0.3") from None
+
+
+def _magnitudes_of(source: str) -> "Magnitudes":
+    """What to rank: as a run was trained, else raw."""
+    if not Path(source).is_dir():
+        return "raw"
+    try:
+        from pof.train.build import magnitudes_of
+        from pof.train.trained import recipe_of
+    except ModuleNotFoundError as error:
+        raise PofError(f"a run's folder needs {error.name}: pip install 'pof[train]'") from None
+    return magnitudes_of(recipe_of(Path(source)))

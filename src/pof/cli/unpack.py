@@ -1,0 +1,66 @@
+"""Write a state_dict from a .pof file, at any sparsity.
+
+OUT is .safetensors or .pth. IN may be a URL; only what is needed is read.
+
+example: pof unpack model.pof sparse.safetensors --sparsity 0.7
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pof.errors import PofError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HELP = "write a state_dict from a .pof file, at any sparsity"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pof unpack`."""
+    parser.add_argument("source", metavar="IN", help="a .pof file, or its URL")
+    parser.add_argument("target", metavar="OUT", help="the .safetensors or .pth file to write")
+    parser.add_argument("--sparsity", type=float, help="share of weights to prune (dense)")
+    parser.add_argument("--recover-from", type=float, metavar="SP1", help="fill the band from SP1 to the sparsity")
+    parser.add_argument("--partial", action="store_true", help="take a file that is cut off, as far as it goes")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Unpack one state."""
+    if Path(options.target).suffix not in (".safetensors", ".pth", ".pt"):
+        raise PofError(f"OUT {options.target!r} must end in .safetensors or .pth")
+    from pof.file import PofFile
+    from pof.file.read import asked_state
+
+    file = PofFile(options.source, partial=options.partial)
+    whole = options.sparsity is None and options.recover_from is None
+    state = file.densest if whole else asked_state(options.sparsity, options.recover_from)
+    recover_from = None if state.recover_from == state.sparsity else state.recover_from
+    tensors = file.state_dict(state.sparsity, recover_from)
+    _write(Path(options.target), tensors, file.metadata)
+    read = file.bytes_for(state.sparsity, recover_from)
+    if options.json:
+        print(json.dumps({"out": options.target, **state._asdict(), "bytes_read": read, "bytes": file.size}))
+    else:
+        print(f"{options.target}: {state}; {read:,} of {file.size:,} bytes were read")
+    return 0
+
+
+def _write(path: Path, tensors: "dict[str, Tensor]", metadata: dict[str, str]) -> None:
+    from pof.replacing import replacing
+
+    with replacing(path) as temporary:
+        if path.suffix == ".safetensors":
+            try:
+                from safetensors.torch import save_file
+            except ModuleNotFoundError:
+                raise PofError("safetensors files need safetensors: pip install 'pof[train]'") from None
+            # Tied tensors are one memory, which safetensors does not write twice.
+            save_file({name: value.clone() for name, value in tensors.items()}, temporary, metadata=metadata)
+        else:
+            import torch
+
+            torch.save(tensors, temporary)
