@@ -25,13 +25,10 @@ def recover_on_sphere(
     `norms` are the rows' norms, kept as size-1 dimensions. Row j is filled with alpha * norms_j. `alpha` may be given
     where it is known.
     """
-    parts = list(_blocks(dense, norms, entry))
-    if low == high:
-        alpha = 0.0
-    elif alpha is None:
-        alpha = band_alpha(_band(_keys(part, own, entry), low, high, start) for part, own, start in parts)
+    if alpha is None:
+        alpha = find_alpha_on_sphere(dense, norms, entry, low, high)
     first = 0
-    for part, own, start in parts:
+    for part, own, start in _blocks(dense, norms, entry):
         keys = _keys(part, own, entry)
         values = _kept(part, keys, cut_from(high, start, part.numel()))
         if low != high:
@@ -41,6 +38,14 @@ def recover_on_sphere(
         out[first : first + len(part)].copy_(values)
         first += len(part)
     return alpha
+
+
+def find_alpha_on_sphere(dense: Tensor, norms: Tensor, entry: Entry, low: Cut, high: Cut) -> float:
+    """The alpha of the band between the two cuts, of unit rows; 0 without a band."""
+    if low == high:
+        return 0.0
+    parts = _blocks(dense, norms, entry)
+    return band_alpha(_band(_keys(part, own, entry), low, high, start) for part, own, start in parts)
 
 
 def fill_rows(kept: Tensor, band: Tensor, alpha: float, norms: Tensor, entry: Entry) -> None:

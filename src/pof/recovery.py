@@ -6,6 +6,7 @@ zero has no sign: it stays zero and does not count.
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,8 +31,15 @@ def band_alpha(bands: Iterable[Tensor]) -> float:
     for band in bands:
         # Summed in float64, so that the result does not depend on the memory layout.
         total += float(band.abs().sum(dtype=torch.float64))
-        filled += int(torch.count_nonzero(band))
+        filled += _count_nonzero(band)
     return total / max(1, filled)
+
+
+def _count_nonzero(values: Tensor) -> int:
+    # numpy counts several times faster.
+    if values.device.type == "cpu":
+        return int(np.count_nonzero((values != 0).numpy()))
+    return int(torch.count_nonzero(values))
 
 
 def fill_band(kept: Tensor, band: Tensor, alpha: float | Tensor) -> Tensor:
@@ -42,13 +50,18 @@ def fill_band(kept: Tensor, band: Tensor, alpha: float | Tensor) -> Tensor:
     return kept.add_(band.sign_().mul_(alpha))
 
 
+def find_alpha(values: Tensor, low: Cut, high: Cut) -> float:
+    """The alpha of the band between the two cuts."""
+    return band_alpha(split_band(part, *cuts)[1] for part, _, cuts in _blocks(values, values, low, high))
+
+
 def recover(values: Tensor, low: Cut, high: Cut, out: Tensor, alpha: float | None = None) -> float:
     """Write `values` with the band between the two cuts filled to `out`, of the same layout; return alpha.
 
     `alpha` may be given where it is known.
     """
     if alpha is None:
-        alpha = band_alpha(split_band(part, *cuts)[1] for part, _, cuts in _blocks(values, out, low, high))
+        alpha = find_alpha(values, low, high)
     for part, target, cuts in _blocks(values, out, low, high):
         kept, band = split_band(part, *cuts, kept=target)
         fill_band(kept, band, alpha)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from pof.errors import PofError, WeightsChangedError
 from pof.ladder import Ladder
 from pof.magnitude import Cut, find_cut, zero_smallest
-from pof.on_sphere import recover_on_sphere
+from pof.on_sphere import find_alpha_on_sphere, recover_on_sphere
 from pof.planning import Entry
-from pof.recovery import recover
+from pof.recovery import find_alpha, recover
 from pof.rows import row_norms, unit_rows
 from pof.states import Magnitudes
 from pof.watch import CHANGED, Watch
@@ -113,7 +113,10 @@ class ElasticWeight:
 
     def alpha_of(self, counts: tuple[int, int]) -> float:
         """What the band between the two counts would be filled with."""
-        return self._put(counts, torch.empty_like(self.dense()))
+        dense, (low, high) = self.dense(), map(self.cut, counts)
+        if self._norms is not None:
+            return find_alpha_on_sphere(dense, self._norms, self.entry, low, high)
+        return find_alpha(dense, low, high)
 
     def prepare(self, counts: tuple[int, int]) -> None:
         """Do what can fail before `write(counts)`: copy the dense weights and find the cuts."""

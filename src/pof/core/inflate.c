@@ -52,17 +52,22 @@ static int take(Input *s, int need) {
     return value;
 }
 
-/* A code from the lengths of its symbols; -1 if it has too many codewords. One that has too few is refused in use. */
-static int make_code(Code *code, const uint8_t *lengths, int symbols) {
+/*
+ * A code from the lengths of its symbols; -1 if it has too many codewords, or too few. As in zlib, only a code of no
+ * symbols, or (where `single` allows it) of one symbol of one bit, may have too few, and is refused in use.
+ */
+static int make_code(Code *code, const uint8_t *lengths, int symbols, int single) {
     uint16_t first[MOST_BITS + 2] = {0};
     memset(code, 0, sizeof *code);
     for (int i = 0; i < symbols; i++) code->counts[lengths[i]]++;
     code->counts[0] = 0;
-    int left = 1;
+    int left = 1, used = 0;
     for (int length = 1; length <= MOST_BITS; length++) {
         left = 2 * left - code->counts[length];
         if (left < 0) return -1;
+        used += code->counts[length];
     }
+    if (left > 0 && used > 0 && !(single && used == 1 && code->counts[1] == 1)) return -1;
     for (int length = 1; length <= MOST_BITS; length++) first[length + 1] = (uint16_t)(first[length] + code->counts[length]);
     uint16_t next[MOST_BITS + 2];
     memcpy(next, first, sizeof next);
@@ -133,7 +138,7 @@ static int read_codes(Input *s, Tables *t) {
         if (length < 0) return -1;
         lengths[ORDER[i]] = (uint8_t)length;
     }
-    if (make_code(&t->literals, lengths, 19)) return -1;
+    if (make_code(&t->literals, lengths, 19, 0)) return -1;
     memset(lengths, 0, sizeof lengths);
     for (int i = 0; i < literals + distances;) {
         int symbol = symbol_of(s, &t->literals), repeat, value = 0;
@@ -153,15 +158,15 @@ static int read_codes(Input *s, Tables *t) {
         while (repeat--) lengths[i++] = (uint8_t)value;
     }
     if (!lengths[END]) return -1;
-    return make_code(&t->literals, lengths, literals) || make_code(&t->distances, lengths + literals, distances) ? -1 : 0;
+    return make_code(&t->literals, lengths, literals, 1) || make_code(&t->distances, lengths + literals, distances, 1) ? -1 : 0;
 }
 
 static int fixed_codes(Tables *t) {
     uint8_t lengths[LITERALS];
     for (int i = 0; i < LITERALS; i++) lengths[i] = i < 144 ? 8 : i < 256 ? 9 : i < 280 ? 7 : 8;
-    uint8_t distances[30];
+    uint8_t distances[DISTANCES];
     memset(distances, 5, sizeof distances);
-    return make_code(&t->literals, lengths, LITERALS) || make_code(&t->distances, distances, 30) ? -1 : 0;
+    return make_code(&t->literals, lengths, LITERALS, 1) || make_code(&t->distances, distances, DISTANCES, 1) ? -1 : 0;
 }
 
 /* One block of codes; 0 at its end, -1 on an error. */

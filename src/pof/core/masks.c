@@ -5,8 +5,9 @@
 
 enum { KERNEL = 9, CONTEXTS = 9, NINTHS = 9, STREAMS = CONTEXTS + NINTHS };
 
-/* How many symbols of u bits share a byte. */
-static const int PER_BYTE[CONTEXTS + 1] = {1, 8, 4, 2, 2, 1, 1, 1, 1, 1};
+/* Symbols of u bits: 1 << PACK[u] of them share a byte, WIDTH[u] bits each. */
+static const uint8_t PACK[CONTEXTS + 1] = {0, 3, 2, 1, 1, 0, 0, 0, 0, 0};
+static const uint8_t WIDTH[CONTEXTS + 1] = {8, 1, 2, 4, 4, 8, 8, 8, 8, 8};
 
 static int ones(unsigned bits) {
     int count = 0;
@@ -61,38 +62,34 @@ EXPORT void pof_gather(const uint16_t *taken, const uint16_t *own, int64_t group
 EXPORT int pof_spread(const uint16_t *taken, int64_t groups, int size, const uint16_t *table,
                       const uint8_t *const *streams, const int64_t *lengths, int64_t *used, uint16_t *own) {
     uint8_t count[512];
-    int64_t read[STREAMS] = {0};
+    int64_t read[CONTEXTS + 1] = {0}, total[CONTEXTS + 1] = {0}, bits[NINTHS] = {0};
     unsigned full = (1u << size) - 1;
     count_table(count, 9);
+    /* How much of each stream will be read, so that the second loop need not ask. */
+    for (int64_t g = 0; g < groups; g++) total[count[full ^ taken[g]]]++;
+    for (int u = 1; u <= CONTEXTS; u++) {
+        used[u - 1] = (total[u] + (1 << PACK[u]) - 1) >> PACK[u];
+        if (used[u - 1] > lengths[u - 1]) return -1;
+    }
     for (int64_t g = 0; g < groups; g++) {
         unsigned free = full ^ taken[g];
-        int context = count[free];
-        if (context == 0) {
+        int u = count[free];
+        if (u == 0) {
             own[g] = 0;
             continue;
         }
-        int per_byte = PER_BYTE[context];
-        int64_t index = read[context - 1]++;
-        unsigned symbol;
-        if (per_byte == 1) {
-            if (index >= lengths[context - 1]) return -1;
-            symbol = streams[context - 1][index];
-        } else {
-            if (index / per_byte >= lengths[context - 1]) return -1;
-            symbol = streams[context - 1][index / per_byte] >> (index % per_byte * (8 / per_byte)) & ((1u << context) - 1);
+        int64_t index = read[u]++;
+        int pack = PACK[u];
+        unsigned symbol = streams[u - 1][index >> pack] >> ((index & ((1 << pack) - 1)) * WIDTH[u]) & ((1u << u) - 1) & 255;
+        if (u == KERNEL) {
+            int ninth = count[symbol];
+            int64_t bit = bits[ninth]++;
+            if (bit >> 3 >= lengths[CONTEXTS + ninth]) return -1;
+            symbol |= (unsigned)(streams[CONTEXTS + ninth][bit >> 3] >> (bit & 7) & 1) << 8;
         }
-        if (context == KERNEL) {
-            int ninth = CONTEXTS + count[symbol];
-            int64_t bit = read[ninth]++;
-            if (bit / 8 >= lengths[ninth]) return -1;
-            symbol |= (unsigned)(streams[ninth][bit / 8] >> (bit % 8) & 1) << 8;
-        }
-        own[g] = table[free << size | symbol];
+        own[g] = free == full ? (uint16_t)symbol : table[free << size | symbol];
     }
-    for (int i = 0; i < STREAMS; i++) {
-        int per_byte = i < CONTEXTS ? PER_BYTE[i + 1] : 8;
-        used[i] = (read[i] + per_byte - 1) / per_byte;
-    }
+    for (int i = 0; i < NINTHS; i++) used[CONTEXTS + i] = (bits[i] + 7) >> 3;
     return 0;
 }
 

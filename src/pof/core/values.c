@@ -115,6 +115,47 @@ __attribute__((target("avx2"))) static int64_t spread32(const uint16_t *patterns
 }
 #endif
 
+/*
+ * For each position of the patterns, in order, the magnitude of its row with its sign: `length` weights a row, one of
+ * `fills` a row; `signs` (a byte 0 or 1 each) may be absent.
+ */
+#define ROW_VALUES(NAME, TYPE)                                                                                        \
+    EXPORT void NAME(const uint16_t *patterns, int64_t groups, int size, int64_t length, const TYPE *fills,           \
+                     const uint8_t *signs, TYPE *values) {                                                            \
+        const TYPE *start = values;                                                                                   \
+        int64_t row = 0, row_end = length;                                                                            \
+        for (int64_t g = 0; g < groups; g++) {                                                                        \
+            int64_t at = g * size;                                                                                    \
+            if (at + size <= row_end) {                                                                               \
+                TYPE fill = fills[row];                                                                               \
+                for (int i = 0; i < 9; i++) values[i] = fill;                                                         \
+                values += __builtin_popcount(patterns[g]);                                                            \
+                continue;                                                                                             \
+            }                                                                                                         \
+            for (unsigned left = patterns[g]; left; left >>= 1, at++) {                                               \
+                while (at >= row_end) row++, row_end += length;                                                       \
+                if (left & 1) *values++ = fills[row];                                                                 \
+            }                                                                                                         \
+            while ((g + 1) * size >= row_end && (g + 1) < groups) row++, row_end += length;                           \
+        }                                                                                                             \
+        for (int64_t k = 0; signs && k < values - start; k++)                                                         \
+            ((TYPE *)start)[k] |= (TYPE)((TYPE)signs[k] << (8 * sizeof(TYPE) - 1));                                   \
+    }
+
+ROW_VALUES(pof_row_values16, uint16_t)
+ROW_VALUES(pof_row_values32, uint32_t)
+
+/* The values at the positions of the patterns, in order. */
+#define COLLECT(NAME, TYPE)                                                                                           \
+    EXPORT void NAME(const uint16_t *patterns, int64_t groups, int size, const TYPE *values, TYPE *out) {             \
+        for (int64_t g = 0; g < groups; g++, values += size)                                                          \
+            for (unsigned left = patterns[g]; left; left &= left - 1) *out++ = values[__builtin_ctz(left)];           \
+    }
+
+COLLECT(pof_collect8, uint8_t)
+COLLECT(pof_collect16, uint16_t)
+COLLECT(pof_collect32, uint32_t)
+
 EXPORT void pof_scatter8(const uint16_t *patterns, int64_t groups, int size, int64_t n, const uint8_t *values,
                          uint8_t *out) {
     (void)n;

@@ -10,7 +10,7 @@ from pof.errors import PlanError, PofError
 from pof.file.numbers import DTYPES
 from pof.globs import as_globs, matches, refuse_unmatched
 from pof.planning import Entry, plan, unwrap
-from pof.prunable import identity
+from pof.prunable import extent, identity, overlap
 
 PRUNABLE = (torch.float32, torch.float16, torch.bfloat16)
 EMBEDDING = "embed"
@@ -44,6 +44,7 @@ def contents_of_model(
             raise PofError(f"weight {entry.name!r} is not once in the state_dict: exclude it")
         _refuse_unstorable(names[0], tensors[names[0]])
         entries.append(Entry(names[0], entry.kind, entry.shape, entry.groups, entry.sparsity))
+    _refuse_shared(tensors, [entry.name for entry in entries])
     return Contents(tensors, aliases, tuple(entries), tuple(unwrap(model).state_dict()))
 
 
@@ -88,7 +89,7 @@ def _without_aliases(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
             raise PofError(f"{name!r} is a {type(value).__name__}, not a tensor: a .pof file holds tensors only")
         if str(value.dtype).removeprefix("torch.") not in DTYPES or value.layout != torch.strided or value.is_meta:
             raise PofError(f"{name!r} is {value.dtype} ({value.layout}): a .pof file holds plain dense tensors")
-        key = identity(value)
+        key = (value.dtype, identity(value))
         if value.numel() and key in seen:
             aliases[name] = seen[key]
         else:
@@ -102,3 +103,22 @@ def _refuse_unstorable(name: str, value: Tensor) -> None:
         raise PofError(
             f"weight {name!r} is {value.dtype}: a .pof file prunes float32, float16 and bfloat16; exclude it"
         )
+
+
+def _refuse_shared(tensors: Mapping[str, Tensor], pruned: Iterable[str]) -> None:
+    """Raise if a tensor is partly the memory of a pruned one (a transposed tie): loading it would undo the pruning."""
+    places = {name: extent(value) for name, value in tensors.items()}
+    for name in pruned:
+        for other, place in places.items():
+            if other != name and overlap(place, places[name]) and _share_elements(tensors[other], tensors[name]):
+                raise PofError(
+                    f"{other!r} shares memory with {name!r} in another shape: untie them, or exclude {name!r}"
+                )
+
+
+def _share_elements(one: Tensor, other: Tensor) -> bool:
+    if one.dtype is not other.dtype:
+        return True
+    used = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    used.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(used.as_strided(other.shape, other.stride(), other.storage_offset()).any())

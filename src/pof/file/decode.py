@@ -35,7 +35,7 @@ class Decoder:
         """Of each boundary whose signs were read: positions and signs, a weight each."""
         self._alphas: dict[int, NDArray[np.float32]] = {}
 
-    def read(self, chunk: Chunk, data: bytes) -> None:
+    def read(self, chunk: Chunk, data: bytes | memoryview) -> None:
         """Take one more chunk."""
         streams = StreamReader(data)
         kind, boundary = chunk
@@ -78,7 +78,10 @@ class Decoder:
         for info in self.head.of_role("plain"):
             stored = DTYPES[info.stored]
             parts = [plane.take(info.elements) for plane in planes[stored.itemsize]]
-            flat = torch.from_numpy(np.stack(parts, axis=1).reshape(-1)).view(stored)
+            flat = torch.from_numpy(np.stack(parts, axis=1).reshape(-1))
+            if stored is torch.bool and bool((flat > 1).any()):
+                raise PofFileError(f"tensor {info.name!r} holds a bool that is neither 0 nor 1")
+            flat = flat.view(stored)
             self.plain[info.name] = flat.reshape(info.shape).to(DTYPES[info.dtype])
         self.norm_layers = statistics.norms_of(self.plain)
         norms, scales = Cursor(streams.next()), Cursor(streams.next())

@@ -46,6 +46,10 @@ def patterns_of(members: NDArray[np.bool_], size: int) -> Patterns:
 
 def count_of(patterns: Patterns, size: int) -> int:
     """How many positions are set."""
+    native = core()
+    if native is not None:
+        flat = np.ascontiguousarray(patterns)
+        return int(native.pof_count(address(flat), int64(len(flat))))
     return int(ones(size)[patterns].sum(dtype=np.int64))
 
 

@@ -20,6 +20,7 @@ HEADER = struct.Struct("<8sHHIII")
 HEADER_BYTES = HEADER.size + 4
 MOST_HEAD = 1 << 26
 MOST_ELEMENTS = 1 << 40
+MOST_DIMENSIONS = 64
 CHOICES = {"values": ("exact", "fp16", "int8"), "scope": ("layer", "global"), "magnitudes": ("raw", "unit")}
 
 
@@ -71,7 +72,12 @@ def write_head(head: Head) -> bytes:
         "tensors": [_as_list(tensor) for tensor in head.tensors],
         "chunks": [[*chunk, length, checksum] for chunk, length, checksum in head.chunks],
     }
-    raw = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        raw = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise PofError(f"a name or metadata is no text that can be written: {error}") from None
+    if len(raw) > MOST_HEAD:
+        raise PofError(f"names and metadata take {len(raw)} bytes, more than {MOST_HEAD}: keep less metadata")
     packed = deflate([raw])
     front = HEADER.pack(MAGIC, VERSION, 0, len(packed), len(raw), zlib.crc32(packed))
     return front + struct.pack("<I", zlib.crc32(front)) + packed
@@ -88,8 +94,8 @@ def head_length(header: bytes) -> int:
         raise PofFileError("the header is damaged: its checksum is wrong")
     if version != VERSION or zero != 0:
         raise PofFileError(f"the file has version {version}, and this pof reads {VERSION}: install a newer pof")
-    if raw > MOST_HEAD:
-        raise PofFileError(f"the head claims {raw} bytes, more than {MOST_HEAD}")
+    if max(length, raw) > MOST_HEAD:
+        raise PofFileError(f"the head claims {max(length, raw)} bytes, more than {MOST_HEAD}")
     found: int = length
     return found
 
@@ -104,11 +110,11 @@ def read_head(header: bytes, packed: bytes) -> Head:
         raise PofFileError("the head is damaged: its checksum is wrong")
     try:
         head = _parse(json.loads(inflate(packed, raw).tobytes()))
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, PofFileError):
             raise
         raise PofFileError(f"the head is damaged ({type(error).__name__}: {error})") from None
-    _check_sizes(head)
+    check_sizes(head, sum(length for _, length, _ in head.chunks))
     return head
 
 
@@ -156,11 +162,12 @@ def _tensor(item: list[Any]) -> TensorInfo:
     if role == "alias":
         return TensorInfo("alias", name, target=str(item[2]))
     shape = tuple(item[3])
-    if not all(type(size) is int and 0 <= size <= MOST_ELEMENTS for size in shape) or prod(shape) > MOST_ELEMENTS:
+    sizes_are_fine = len(shape) <= MOST_DIMENSIONS and all(type(size) is int and size >= 0 for size in shape)
+    if not sizes_are_fine or prod(max(size, 1) for size in shape) > MOST_ELEMENTS:
         raise PofFileError(f"tensor {name!r} claims the shape {shape}")
     if item[2] not in DTYPES:
         raise PofFileError(f"tensor {name!r} has the unknown type {item[2]!r}")
-    if role == "plain" and item[4] in DTYPES:
+    if role == "plain" and (item[4] == item[2] or (item[2], item[4]) == ("float32", "float16")):
         return TensorInfo("plain", name, item[2], shape, stored=item[4])
     if role != "pruned" or item[2] not in ("float32", "float16", "bfloat16") or not shape or 0 in shape:
         raise PofFileError(f"tensor {name!r} has the unknown role {role!r} or a type that cannot be pruned")
@@ -174,9 +181,8 @@ def _fixed(value: Any) -> float | None:
     return None if value is None else check_sparsity(value, "a fixed sparsity")
 
 
-def _check_sizes(head: Head) -> None:
-    """Refuse tensors that the chunks cannot hold, before anything is allocated."""
-    chunk_bytes = sum(length for _, length, _ in head.chunks)
+def check_sizes(head: Head, chunk_bytes: int) -> None:
+    """Refuse tensors that so many bytes of chunks cannot hold, before anything is allocated."""
     pruned = sum(tensor.elements for tensor in head.of_role("pruned"))
     if pruned > 9 * DEFLATE_MOST * chunk_bytes + (1 << 16):
         raise PofFileError(f"the head claims {pruned} weights in {chunk_bytes} bytes")

@@ -64,7 +64,7 @@ def to_integers(weight: Tensor, values: str, scales: Tensor | None) -> Integers:
     flat = weight.detach().cpu().reshape(-1)
     if values == "int8":
         assert scales is not None
-        levels = (weight / _spread(scales, weight)).round().to(torch.int8).reshape(-1).numpy()
+        levels = (weight / _spread(scales, weight)).round().clamp(-127, 127).to(torch.int8).reshape(-1).numpy()
         signed: Integers = np.abs(levels).astype(np.uint8) | (levels < 0).astype(np.uint8) << 7
         return signed
     if weight.dtype is torch.float32 and values == "fp16":
@@ -92,8 +92,10 @@ def to_weight(
 def rounded(name: str, weight: Tensor, values: str) -> tuple[Tensor, Tensor | None]:
     """The weights as a reader will have them, and the rows' scales for `int8`."""
     weight = weight.detach().cpu().contiguous()
-    if not bool(torch.isfinite(weight).all()):
+    if not bool(torch.isfinite(torch.linalg.vector_norm(weight, ord=torch.inf))):
         raise PofError(f"weight {name!r} holds NaN or inf: exclude it, or load finite weights first")
+    if values == "exact":
+        return weight, None
     scales = None
     if values == "int8":
         scales = weight.float().abs().reshape(len(weight), -1).amax(1) / 127

@@ -8,11 +8,12 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from pof.errors import PofError, PofFileError
 from pof.file import statistics
 from pof.file.decode import Decoder
-from pof.file.header import HEADER_BYTES, Head, TensorInfo, head_length, read_head
+from pof.file.header import HEADER_BYTES, Head, TensorInfo, check_sizes, head_length, read_head
 from pof.file.layout import BASE, Chunk, Needed, chunks_for, chunks_of, needed_for, states_after
 from pof.file.source import Source, open_source
 from pof.on_sphere import fill_rows
@@ -63,6 +64,10 @@ def load(
         recover_from: fill the band from here to `sparsity` with alpha * sign(w).
         partial: take a file that is cut off; without a sparsity, the densest state that is wholly there.
     """
+    if not isinstance(into, nn.Module):
+        raise PofError(
+            f"into is a {type(into).__name__}: pass a torch.nn.Module; pof.open(path).state_dict() gives tensors"
+        )
     file = PofFile(path, partial=partial)
     state = file.densest if sparsity is None and recover_from is None else asked_state(sparsity, recover_from)
     found = file._tensors(state)
@@ -154,8 +159,11 @@ class PofFile:
         head = self._head
         needed = needed_for(state, head.stages, whole=head.whole)
         try:
+            # Read and checked before the decoder makes room for the weights that the head claims.
+            chunks = list(self._read(chunks_for(needed, head.stages)))
+            check_sizes(head, sum(len(data) for _, data in chunks))
             decoder = Decoder(head)
-            for chunk, data in self._read(chunks_for(needed, head.stages)):
+            for chunk, data in chunks:
                 decoder.read(chunk, data)
             found = {**decoder.plain, **_weights(decoder, state, needed)}
             steps = statistics.between(decoder.statistics, state)
@@ -165,11 +173,13 @@ class PofFile:
             raise PofFileError(f"{self.name!r}: {error}") from None
         return {tensor.name: found[tensor.target or tensor.name] for tensor in head.tensors}
 
-    def _read(self, chunks: list[Chunk]) -> Iterable[tuple[Chunk, bytes]]:
+    def _read(self, chunks: list[Chunk]) -> Iterable[tuple[Chunk, memoryview]]:
         """The chunks' bytes, checked; neighbours are read together."""
         runs: list[list[Chunk]] = []
         for chunk in chunks:
-            start = self._starts[chunk][0]
+            start, size, _ = self._starts[chunk]
+            if start + size > self._there:
+                raise PofFileError(f"the file is cut off before the end of its chunk {chunk.kind!r}, which this needs")
             if runs and sum(self._starts[runs[-1][-1]][:2]) == start:
                 runs[-1].append(chunk)
             else:
@@ -181,10 +191,10 @@ class PofFile:
                 start, size, checksum = self._starts[chunk]
                 part = data[start - first : start - first + size]
                 if len(part) < size:
-                    raise PofFileError(f"the file is cut off in its chunk {chunk.kind!r}: partial=True takes the rest")
+                    raise PofFileError(f"the file is cut off in its chunk {chunk.kind!r}")
                 if zlib.crc32(part) != checksum:
                     raise PofFileError(f"the chunk {chunk.kind!r} is damaged: its checksum is wrong")
-                yield chunk, bytes(part)
+                yield chunk, part
 
     def _check_length(self, partial: bool) -> int:
         """How many bytes are there."""
@@ -228,6 +238,11 @@ def _weights(decoder: Decoder, state: State, needed: Needed) -> dict[str, Tensor
         ElasticWeight(entry, nn.Parameter(weight, requires_grad=False), magnitudes, many_states=False, norms=norms)
         for entry, weight, norms in zip(entries, weights.values(), map(decoder.norms, parts), strict=True)
     ]
+    try:
+        for weight in elastic:
+            weight.dense()
+    except PofError as error:
+        raise PofFileError(str(error)) from None
     keys = [weight.keys_across() for weight in elastic] if decoder.head.scope == "global" else None
     for weight, counts in zip(elastic, band_counts(entries, keys, state), strict=True):
         weight.write(counts)
@@ -259,6 +274,8 @@ def _refuse_other(target: dict[str, Tensor], found: dict[str, Tensor], name: str
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise PofFileError(f"{name!r} does not fit the model: it {what} {sorted(names)[0]!r}{more}")
     for key, value in found.items():
+        if is_lazy(target[key]):
+            raise PofFileError(f"{key!r} of the model has no shape yet (a lazy layer): run one batch through it first")
         if target[key].shape != value.shape:
             shapes = f"{tuple(value.shape)} instead of {tuple(target[key].shape)}"
             raise PofFileError(f"{name!r} does not fit the model: {key!r} has shape {shapes}")

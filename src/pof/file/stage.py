@@ -56,7 +56,7 @@ class MagnitudeWriter:
     def add(self, flat: Flat, members: NDArray[np.bool_], own: Patterns) -> None:
         """The magnitudes of the `members` of one tensor, whose patterns are `own`."""
         stored = flat.stored
-        chosen = flat.integers[members]
+        chosen = collect(flat, members, own)
         sign_mask = _sign_mask(flat)
         filled, fills = _fills(flat, members, chosen & ~sign_mask)
         self._flags.append(int(filled is not None))
@@ -125,8 +125,11 @@ class MagnitudeReader:
         if flag > 1:
             raise PofFileError("a flag is neither 0 nor 1")
         native = core()
-        if flag == 0 and native is not None:
-            self._place_fast(native, flat, own, base, negative)
+        if native is not None:
+            plain = self._fill_fast(native, flat, own) if flag else own
+            self._place_fast(native, flat, plain, base, None if flag else negative)
+            if flag and negative is not None:
+                _set_signs(native, flat, own, negative)
             return
         members = members_of(own, flat.size, flat.count)
         values = (
@@ -138,6 +141,8 @@ class MagnitudeReader:
 
     def _filled(self, flat: Flat, members: NDArray[np.bool_], own: Patterns, base: int) -> Integers:
         """The values of a tensor some of which are filled."""
+        if not flat.stored.low_bits:
+            raise PofFileError("a flag says that levels are filled, which have no such thing")
         full = own.dtype.type((1 << flat.size) - 1)
         all_filled = members_of(self._masks.next(own ^ full, flat.size), flat.size, flat.count)
         filled = all_filled[members]
@@ -151,6 +156,30 @@ class MagnitudeReader:
             out[filled] |= negative.astype(out.dtype) << flat.stored.sign_bit
         out[~filled] = self._join(flat.stored, len(filled) - number, base)
         return out
+
+    def _fill_fast(self, native: CDLL, flat: Flat, own: Patterns) -> Patterns:
+        """Put the filled magnitudes; return the positions that are left."""
+        filled = self._masks.next(own ^ own.dtype.type((1 << flat.size) - 1), flat.size)
+        width = np.dtype(flat.stored.integer).itemsize
+        fills = self._fills.take(flat.rows * width).copy()
+        signs = read_signs(self._fill_signs, count_of(filled, flat.size)) if self._with_signs else None
+        make = {2: native.pof_row_values16, 4: native.pof_row_values32}.get(width)
+        if make is None:
+            raise PofFileError("a flag says that levels are filled, which have no such thing")
+        values = np.empty(count_of(filled, flat.size) + ROOM + 1, flat.stored.integer)
+        make(
+            address(filled),
+            int64(len(filled)),
+            flat.size,
+            int64(flat.count // flat.rows),
+            address(fills),
+            address(signs),
+            address(values),
+        )
+        scatter = native.pof_scatter16 if width == 2 else native.pof_scatter32
+        place = (address(filled), int64(len(filled)), flat.size, int64(flat.count))
+        scatter(*place, address(values), address(flat.integers))
+        return own ^ filled
 
     def _place_fast(self, native: CDLL, flat: Flat, own: Patterns, base: int, negative: Bytes | None) -> None:
         stored, own = flat.stored, np.ascontiguousarray(own)
@@ -196,6 +225,26 @@ class MagnitudeReader:
         self._masks.end()
         for cursor in (self._fills, self._fill_signs, self._symbols, *planes, self._level_signs):
             cursor.end()
+
+
+def _set_signs(native: CDLL, flat: Flat, own: Patterns, negative: Bytes) -> None:
+    """Give the weights at the positions `own` their signs."""
+    signs = np.zeros(flat.count, np.uint8)
+    place = (address(np.ascontiguousarray(own)), int64(len(own)), flat.size, int64(flat.count))
+    native.pof_scatter8(*place, address(np.ascontiguousarray(negative)), address(signs))
+    flat.integers |= signs.astype(flat.integers.dtype) << flat.stored.sign_bit
+
+
+def collect(flat: Flat, members: NDArray[np.bool_], own: Patterns) -> Integers:
+    """The integers of the `members`, whose patterns are `own`."""
+    native = core()
+    if native is None:
+        return flat.integers[members]
+    width = flat.integers.itemsize
+    take = {1: native.pof_collect8, 2: native.pof_collect16, 4: native.pof_collect32}[width]
+    out = np.empty(count_of(own, flat.size), flat.integers.dtype)
+    take(address(own), int64(len(own)), flat.size, address(flat.integers), address(out))
+    return out
 
 
 def write_signs(out: StreamWriter, parts: Sequence[NDArray[np.bool_]]) -> None:

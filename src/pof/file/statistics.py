@@ -31,7 +31,7 @@ def norms_of(tensors: Mapping[str, Tensor]) -> list[Norm]:
     """The normalisation layers whose statistics are among `tensors`, in their order."""
     means = [name for name in tensors if f".{name}".endswith(MEAN)]
     pairs = [Norm(name, name[: len(name) - len(MEAN) + 1] + VARIANCE[1:]) for name in means]
-    return [pair for pair in pairs if pair.variance in tensors]
+    return [p for p in pairs if p.variance in tensors and tensors[p.variance].shape == tensors[p.mean].shape]
 
 
 def differences(dense: Mapping[str, Tensor], state: Mapping[str, Tensor], norms: Sequence[Norm]) -> Differences:
@@ -41,7 +41,7 @@ def differences(dense: Mapping[str, Tensor], state: Mapping[str, Tensor], norms:
         mean0, variance0 = dense[mean].double(), dense[variance].double() + EPSILON
         parts.append(MEAN_STEPS * (state[mean].double() - mean0) / variance0.sqrt())
         parts.append(VARIANCE_STEPS * torch.log2((state[variance].double() + EPSILON) / variance0))
-    found = torch.cat(parts) if parts else torch.zeros(0)
+    found = torch.cat([part.reshape(-1) for part in parts]) if parts else torch.zeros(0)
     return found.round().nan_to_num().clamp(-32768, 32767).to(torch.int16).numpy()
 
 
@@ -51,7 +51,7 @@ def apply(dense: Mapping[str, Tensor], steps: NDArray[np.float64], norms: Sequen
     for mean, variance in norms:
         for name in (mean, variance):
             size = dense[name].numel()
-            part = torch.from_numpy(steps[position : position + size])
+            part = torch.from_numpy(steps[position : position + size]).reshape(dense[name].shape)
             position += size
             variance0 = dense[variance].double() + EPSILON
             if name == mean:
@@ -92,10 +92,12 @@ def decode(data: Bytes, channels: int) -> dict[State, Differences]:
 
 def between(known: Mapping[State, Differences], state: State) -> NDArray[np.float64] | None:
     """The differences for `state`: its own, or for a pruned state between its neighbours; None if there are none."""
+    if state == DENSE:
+        return None
     if state in known:
         return known[state].astype(np.float64)
     pruned = {s.sparsity: steps for s, steps in known.items() if s.sparsity == s.recover_from}
-    if state.sparsity != state.recover_from or not pruned or state == DENSE:
+    if state.sparsity != state.recover_from or not pruned:
         return None
     pruned[0.0] = np.zeros_like(next(iter(pruned.values())))
     below = max(sparsity for sparsity in pruned if sparsity <= state.sparsity)

@@ -47,7 +47,7 @@ class StreamWriter:
 class StreamReader:
     """Gives back the streams of one chunk, in order."""
 
-    def __init__(self, chunk: bytes) -> None:
+    def __init__(self, chunk: bytes | memoryview) -> None:
         self._chunk = memoryview(chunk)
         cursor = VarintReader(np.frombuffer(chunk, np.uint8))
         count = cursor.next()

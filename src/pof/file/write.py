@@ -21,7 +21,7 @@ from pof.file.header import CHOICES, Head, TensorInfo, check_stages, write_head
 from pof.file.layout import BASE, Chunk, chunks_for, chunks_of, needed_for
 from pof.file.numbers import WIDTHS, rounded, stored_kind, to_integers
 from pof.file.source import write_bytes
-from pof.file.stage import Flat, MagnitudeWriter, write_signs
+from pof.file.stage import Flat, MagnitudeWriter, collect, write_signs
 from pof.file.streams import StreamWriter, varint
 from pof.magnitude import keep_mask
 from pof.planning import Entry, unwrap
@@ -128,10 +128,10 @@ class _Weight:
         self.flat = Flat(
             size, entry.shape[0], stored_kind(weight.dtype, values), integers, taken_beyond(len(integers), size)
         )
-        self.magnitudes_of_zero = integers.dtype.type((1 << self.flat.stored.sign_bit) - 1)
+        self.largest: Any = integers.dtype.type((1 << self.flat.stored.sign_bit) - 1)
         self._kept_at: tuple[int, Bools] = (-1, np.empty(0, np.bool_))
         """The last answer of `kept`: chunks ask for a boundary and the one above in turn."""
-        self.nonzero: Bools = (integers & self.magnitudes_of_zero) != 0
+        self.nonzero: Bools = (integers & self.largest) != 0
 
     def kept(self, count: int) -> Bools:
         """Which weights are not zero and kept when `count` are pruned."""
@@ -179,9 +179,12 @@ class _Writer:
         with torch.no_grad():
             for weight in self._weights:
                 parameters[weight.entry.name].copy_(weight.stored)
+            for name, tensor in self._plain.items():
+                parameters[name].copy_(self._plain_stored(tensor))
         elastic = Elastic(copied, scope=self._scope, magnitudes=self._magnitudes, **globs)
         norms = statistics.norms_of(self._plain)
-        for state in states:
+        # The stages are what a reader of a part of the file has to interpolate between.
+        for state in dict.fromkeys((*states, *map(pruned_state, self.stages))):
             with elastic.at(state.sparsity, None if state.sparsity == state.recover_from else state.recover_from):
                 elastic.calibrate(data)
                 found = statistics.differences(self._plain, copied.state_dict(), norms)
@@ -190,6 +193,8 @@ class _Writer:
 
     def write(self, path: str | Path, metadata: Mapping[str, str]) -> int:
         """Write the file."""
+        if not isinstance(metadata, Mapping):
+            raise PofError(f"metadata={metadata!r} must map names to strings, such as {{'dataset': 'CIFAR-10'}}")
         chunks = [(chunk, self._chunk(chunk)) for chunk in chunks_of(self.stages)]
         head = Head(
             self._values,
@@ -247,9 +252,9 @@ class _Writer:
             out.add([np.frombuffer(part, np.uint8) for part in zeros])
         elif chunk.kind == "signs":
             own = self._members(chunk.boundary)
-            self._write_positions(out, own)
-            pairs = zip(self._weights, own, strict=True)
-            write_signs(out, [weight.flat.integers[members] > weight.magnitudes_of_zero for weight, members in pairs])
+            patterns = self._write_positions(out, own)
+            parts = [collect(w.flat, m, p) > w.largest for w, m, p in zip(self._weights, own, patterns, strict=True)]
+            write_signs(out, parts)
             out.add([self._alphas(chunk.boundary)])
         else:
             magnitudes = MagnitudeWriter(with_signs=False)
