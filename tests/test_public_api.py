@@ -31,6 +31,8 @@ def test_the_public_names_are_these() -> None:
         "Plan",
         "PlanError",
         "PofError",
+        "PofFile",
+        "PofFileError",
         "Sphere",
         "SphericalConv2d",
         "SphericalLinear",
@@ -38,10 +40,13 @@ def test_the_public_names_are_these() -> None:
         "WeightsChangedError",
         "__version__",
         "attach",
+        "load",
         "models",
         "normalize_inputs",
+        "open",
         "plan",
         "pruned",
+        "save",
     ]
     assert len(pof.__all__) <= 25
 

@@ -80,6 +80,11 @@ def load(
     return state
 
 
+def open(path: str | Path, *, partial: bool = False) -> "PofFile":
+    """Open a file without loading it; arguments as in `pof.load`."""
+    return PofFile(path, partial=partial)
+
+
 class PofFile:
     """An open file: its stages, its metadata, and its tensors at any sparsity.
 
