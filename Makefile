@@ -36,9 +36,11 @@ bench: setup ## the measured bars, as JSON in results/; leave the machine alone 
 	$(BIN)/python bench/switch_sparsity.py > build/switch_sparsity.json
 	$(BIN)/python bench/training_step.py > build/training_step.json
 	$(BIN)/python bench/training_throughput.py > build/training_throughput.json
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python bench/file_size.py > build/file_size.json
 	$(BIN)/pof demo --json > build/demo_digits.json
 	mv build/*.json results/
 	cat results/switch_sparsity.json results/training_step.json
 
 clean: ## remove the virtual environment and what tools left behind
-	rm -rf .venv .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist src/*.egg-info
+	rm -rf .venv .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist src/*.egg-info src/pof/*.so

@@ -50,3 +50,17 @@ def test_a_broken_checkpoint_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(PofError, match="cannot write"):
         write_tree(tmp_path / "missing" / "c.safetensors", TREE)
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    write_tree(path, TREE)
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        if whole[place] == ord(" ") and place < 8 + int.from_bytes(whole[:8], "little"):
+            continue  # the header's padding may be any white space
+        with pytest.raises(PofError, match="is broken"):
+            read_tree(path)

@@ -23,6 +23,7 @@ from pof.file.numbers import WIDTHS, rounded, stored_kind, to_integers
 from pof.file.source import write_bytes
 from pof.file.stage import Flat, MagnitudeWriter, collect, write_signs
 from pof.file.streams import StreamWriter, varint
+from pof.globs import as_globs
 from pof.magnitude import keep_mask
 from pof.planning import Entry, unwrap
 from pof.states import Magnitudes, Scope, State, band_counts, pruned_state, recovered_state
@@ -76,7 +77,11 @@ def save(
         >>> int((model.weight == 0).sum())
         2867
     """
-    globs: dict[str, Any] = {"include": tuple(include), "exclude": tuple(exclude), "sparsities": sparsities}
+    globs: dict[str, Any] = {
+        "include": as_globs(include, "include"),
+        "exclude": as_globs(exclude, "exclude"),
+        "sparsities": sparsities,
+    }
     writer = _Writer(contents_of_model(model, **globs), values, stages, scope, magnitudes)
     if calibrate is None and states is not None:
         raise PofError("states need data to estimate their statistics from: pass calibrate=batches too")

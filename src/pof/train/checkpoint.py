@@ -4,9 +4,11 @@ Tensors are stored flat; numbers, and where each tensor belongs, as JSON in the 
 """
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -22,16 +24,21 @@ def write_tree(path: Path, tree: Tree) -> None:
     """Write `tree` to a temporary name, then rename it to `path`: the old file stays good until the new one is."""
     tensors: dict[str, Tensor] = {}
     skeleton = _flatten(tree, "", tensors)
+    text = json.dumps(skeleton)
     with replacing(path) as temporary:
-        save_tensors(tensors, temporary, {"pof": json.dumps(skeleton)})
+        save_tensors(tensors, temporary, {"pof": text, "checksum": _checksum(text, tensors)})
 
 
 def read_tree(path: Path) -> Tree:
     """Take back what `write_tree` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
-            skeleton = json.loads((file.metadata() or {})["pof"])
-            return _unflatten(skeleton, file)
+            metadata = file.metadata() or {}
+            names: list[str] = list(file.keys())
+            tensors = {name: file.get_tensor(name) for name in names}
+        if metadata["checksum"] != _checksum(metadata["pof"], tensors):
+            raise ValueError("its checksum is wrong")
+        return _unflatten(json.loads(metadata["pof"]), tensors)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise PofError(f"the checkpoint {str(path)!r} is broken ({error}): delete it to start anew") from None
 
@@ -49,12 +56,22 @@ def _flatten(tree: Tree, path: str, tensors: dict[str, Tensor]) -> Tree:
     raise PofError(f"{path or 'the checkpoint'} holds a {type(tree).__name__}, which cannot be stored")
 
 
-def _unflatten(skeleton: Tree, file: Any) -> Tree:
+def _unflatten(skeleton: Tree, tensors: dict[str, Tensor]) -> Tree:
     ((kind, content),) = skeleton.items()
     if kind == "tensor":
-        return file.get_tensor(content)
+        return tensors[content]
     if kind == "dict":
-        return {key: _unflatten(value, file) for key, value in content}
+        return {key: _unflatten(value, tensors) for key, value in content}
     if kind == "list":
-        return [_unflatten(value, file) for value in content]
+        return [_unflatten(value, tensors) for value in content]
     return content
+
+
+def _checksum(text: str, tensors: dict[str, Tensor]) -> str:
+    """Of everything that is stored, as a disk may give back other bytes than it got."""
+    found = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        found = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), found)
+        found = zlib.crc32(memoryview(value.reshape(-1).view(torch.uint8).numpy().data), found)
+    return f"{found:08x}"
