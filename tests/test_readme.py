@@ -10,7 +10,8 @@ README = Path(__file__).parent.parent / "README.md"
 PAGES = [README, *sorted((README.parent / "docs").rglob("*.md"))]
 
 
-def test_code_blocks_run() -> None:
+def test_code_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(blocks) >= 2
     names: dict[str, object] = {}

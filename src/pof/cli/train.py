@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from pof.errors import PofError
 if TYPE_CHECKING:
     from pof.train.events import Event, Step
 
+RECENT = 50
+"""Steps over which the images a second are counted."""
 HELP = "train or fine-tune a network as a recipe says"
 
 
@@ -68,7 +71,7 @@ class _Display:
         from pof.cli.progress import Bars
 
         self._name, self._bars = name, Bars()
-        self._began: tuple[float, int] | None = None
+        self._lately: deque[tuple[float, int]] = deque(maxlen=RECENT)
 
     def __enter__(self) -> "_Display":
         self._bars.__enter__()
@@ -89,9 +92,9 @@ class _Display:
             self._bars.update("testing", event.done, event.states, event.state)
 
     def _step(self, event: "Step") -> None:
-        now = time.perf_counter()
-        self._began = self._began or (now, event.images)
-        rate = (event.images - self._began[1]) / max(now - self._began[0], 1e-9)
+        self._lately.append((time.perf_counter(), event.images))
+        (began, images), (now, _) = self._lately[0], self._lately[-1]
+        rate = (event.images - images) / max(now - began, 1e-9)
         figures = {"loss": event.loss, **event.figures, "images/s": round(rate)}
         self._bars.update(self._name, event.step, event.steps, _note(figures))
 
