@@ -82,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "data",
         "elastic",
         "errors",
+        "file",
         "methods",
         "models",
         "planning",

@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import pof
 from pof.errors import PofError
 from pof.models import digits_convnet
 from pof.train.weights import load_weights, read_weights, write_weights
@@ -75,3 +76,14 @@ def test_what_is_no_weights(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(b"junk")
     with pytest.raises(PofError, match="cannot read the weights"):
         read_weights(tmp_path / "w.safetensors")
+
+
+def test_a_pof_file_is_read_dense(tmp_path: Path) -> None:
+    model = digits_convnet()
+    pof.save(model, tmp_path / "m.pof")
+    other = digits_convnet()
+    load_weights(other, tmp_path / "m.pof")
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
+    (tmp_path / "m.pof").write_bytes(b"junk")
+    with pytest.raises(PofError, match="no .pof file"):
+        load_weights(other, tmp_path / "m.pof")

@@ -1,4 +1,4 @@
-"""Reading and writing plain weights: safetensors, and .pth files read without unpickling arbitrary objects."""
+"""Reading weights (safetensors, .pof, and .pth without unpickling arbitrary objects) and writing them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pof.errors import PofError
+from pof.file import PofFile
 from pof.replacing import replacing
 
 WRAPPERS = ("state_dict", "model", "model_state_dict")
@@ -21,6 +22,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     file = Path(path)
     if file.is_dir():
         file = file / "model.safetensors"
+    if file.suffix == ".pof":
+        return PofFile(file).state_dict()
     try:
         state = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except FileNotFoundError:
