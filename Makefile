@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test check format sanitize bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,14 @@ check: setup ## what CI runs: format, lint, types, tests
 format: setup ## rewrite the code in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+sanitize: setup ## the tests of the file with the C core under AddressSanitizer and UBSan
+	mkdir -p build
+	$(CC) -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=undefined -shared -fPIC \
+		$(filter-out %/module.c,$(wildcard src/pof/core/*.c)) -o build/core.so
+	POF_CORE=build/core.so ASAN_OPTIONS=detect_leaks=0 \
+		LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+		$(BIN)/python -m pytest tests/file
 
 bench: setup ## the measured bars, as JSON in results/; leave the machine alone meanwhile
 	mkdir -p build

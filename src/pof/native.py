@@ -11,16 +11,21 @@ from numpy.typing import NDArray
 
 SWITCH = "POF_NO_CORE"
 """An environment variable that, if set, leaves the core out."""
+LIBRARY = "POF_CORE"
+"""One that names another build of the core, such as `make sanitize` makes."""
 
 
 @cache
 def core() -> ctypes.CDLL | None:
     """The core, or None if it was not built or is switched off."""
-    found = None if os.environ.get(SWITCH) else importlib.util.find_spec("pof._core")
-    if found is None or found.origin is None:
+    if os.environ.get(SWITCH):
+        return None
+    found = importlib.util.find_spec("pof._core")
+    path = os.environ.get(LIBRARY) or (None if found is None else found.origin)
+    if path is None:
         return None
     try:
-        library = ctypes.CDLL(found.origin)
+        library = ctypes.CDLL(path)
     except OSError:
         return None
     library.pof_count.restype = ctypes.c_int64
