@@ -21,6 +21,7 @@ HEADER_BYTES = HEADER.size + 4
 MOST_HEAD = 1 << 26
 MOST_ELEMENTS = 1 << 40
 MOST_DIMENSIONS = 64
+MOST_MESSAGE = 300
 CHOICES = {"values": ("exact", "fp16", "int8"), "scope": ("layer", "global"), "magnitudes": ("raw", "unit")}
 
 
@@ -111,9 +112,10 @@ def read_head(header: bytes, packed: bytes) -> Head:
     try:
         head = _parse(json.loads(inflate(packed, raw).tobytes()))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        # What is wrong may be a megabyte long.
         if isinstance(error, PofFileError):
-            raise
-        raise PofFileError(f"the head is damaged ({type(error).__name__}: {error})") from None
+            raise PofFileError(str(error)[:MOST_MESSAGE]) from None
+        raise PofFileError(f"the head is damaged ({type(error).__name__}: {str(error)[:MOST_MESSAGE]})") from None
     check_sizes(head, sum(length for _, length, _ in head.chunks))
     return head
 
