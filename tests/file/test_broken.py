@@ -551,7 +551,7 @@ def test_a_file_stays_when_the_next_cannot_be_saved(tmp_path: Path, monkeypatch:
     ):  # fmt: skip
         with pytest.raises(pof.PofError):
             pof.save(model, file, **chosen)
-    for broken in ("pof.file.write.write_head", "pof.replacing.os.fsync"):
+    for broken in ("pof.file.encode.write_head", "pof.replacing.os.fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(broken, lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
             with pytest.raises((pof.PofError, OSError), match="No space left"):

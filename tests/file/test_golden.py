@@ -36,7 +36,7 @@ class Golden(nn.Module):
         self.up = nn.ConvTranspose2d(4, 6, 3, groups=2, bias=False)
         self.tied = nn.Conv2d(4, 5, 3, bias=False)
         self.tied.weight = self.kernel.weight
-        self.filled = nn.Linear(16, 12, bias=False)
+        self.filled = nn.Linear(16, 24, bias=False)
         self.short = nn.Linear(9, 5, bias=False)
         self.shorter = nn.Linear(9, 5, bias=False)
         self.register_buffer("steps", torch.tensor([3, -(2**40)]))
@@ -57,7 +57,7 @@ def golden() -> nn.Module:
         model.stem.weight.copy_(torch.tensor([[1.0, 2, -1, 0], [0, 1, 1, 2], [-2, 0, 1, 1], [1, -1, 0, 1]]))
         model.bn.running_var.abs_().add_(0.5)
         # Most weights of each row have the same magnitude.
-        heights = torch.tensor([1.0, 2.0, 3.0]).repeat(4).reshape(12, 1) / 8
+        heights = torch.tensor([1.0, 2.0, 3.0]).repeat(8).reshape(24, 1) / 8
         model.filled.weight.copy_(
             torch.where(model.filled.weight.abs() < 0.4, heights.copysign(model.filled.weight), model.filled.weight)
         )

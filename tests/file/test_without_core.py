@@ -14,7 +14,9 @@ from torch import nn
 
 import pof
 from pof.errors import PofFileError
-from pof.file.groups import Cursor, MaskReader, MaskWriter, count_of, members_of, patterns_of, taken_beyond
+from pof.file.cursor import Cursor
+from pof.file.masks import MaskReader, MaskWriter
+from pof.file.patterns import count_of, members_of, patterns_of, taken_beyond
 from pof.file.streams import StreamReader, StreamWriter, inflate
 from pof.native import core
 

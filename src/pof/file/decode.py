@@ -9,11 +9,14 @@ from torch import Tensor
 
 from pof.errors import PofFileError
 from pof.file import statistics
-from pof.file.groups import Cursor, MaskReader, Patterns, count_of, group_size, members_of, taken_beyond
+from pof.file.cursor import Cursor
+from pof.file.flat import Flat, read_signs
 from pof.file.header import Head, TensorInfo
 from pof.file.layout import Chunk, Needed
+from pof.file.magnitudes_in import MagnitudeReader
+from pof.file.masks import MaskReader
 from pof.file.numbers import DTYPES, WIDTHS, stored_kind, to_weight
-from pof.file.stage import Flat, MagnitudeReader, read_signs
+from pof.file.patterns import Patterns, count_of, group_size, members_of, taken_beyond
 from pof.file.streams import StreamReader, VarintReader
 from pof.planning import Entry
 from pof.states import State

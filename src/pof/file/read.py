@@ -4,7 +4,6 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +12,13 @@ from torch.nn.parameter import is_lazy
 from pof.errors import PofError, PofFileError
 from pof.file import statistics
 from pof.file.decode import Decoder
-from pof.file.header import HEADER_BYTES, Head, TensorInfo, check_sizes, head_length, read_head
-from pof.file.layout import BASE, Chunk, Needed, chunks_for, chunks_of, needed_for, states_after
+from pof.file.header import HEADER_BYTES, Head, check_sizes, head_length, read_head
+from pof.file.layout import BASE, Chunk, chunks_for, chunks_of, needed_for, states_after
+from pof.file.rebuild import weights_of
 from pof.file.source import Source, open_source
-from pof.on_sphere import fill_rows
-from pof.planning import Entry, unwrap
-from pof.recovery import fill_band
-from pof.rows import rescale_rows
-from pof.states import DENSE, Magnitudes, State, band_counts, pruned_state
+from pof.planning import unwrap
+from pof.states import State, pruned_state
 from pof.table import text_table
-from pof.weight_states import ElasticWeight
 
 
 @dataclass(frozen=True)
@@ -170,7 +166,7 @@ class PofFile:
             decoder = Decoder(head)
             for chunk, data in chunks:
                 decoder.read(chunk, data)
-            found = {**decoder.plain, **_weights(decoder, state, needed)}
+            found = {**decoder.plain, **weights_of(decoder, state, needed)}
             steps = statistics.between(decoder.statistics, state)
             if steps is not None:
                 found |= statistics.apply(decoder.plain, steps, decoder.norm_layers)
@@ -220,56 +216,6 @@ def asked_state(sparsity: float | None, recover_from: float | None) -> State:
     if sparsity is None:
         raise PofError("recover_from needs a sparsity, where the band ends: pass both")
     return pruned_state(sparsity, recover_from)
-
-
-def _weights(decoder: Decoder, state: State, needed: Needed) -> dict[str, Tensor]:
-    """The pruned tensors in `state`, by the functions that a live model uses."""
-    magnitudes = cast(Magnitudes, decoder.head.magnitudes)
-    parts = decoder.head.of_role("pruned")
-    weights = {info.name: decoder.weight(info) for info in parts}
-    if state == DENSE:
-        return weights
-    if not needed.by_rank:
-        if needed.signs > needed.values:
-            for number, info in enumerate(parts):
-                alpha = decoder.alpha(number, needed.signs - 1, needed.values - 1)
-                _fill(weights[info.name], decoder.band(number, needed), alpha, decoder.norms(info), _entry(info))
-        elif magnitudes == "unit":
-            for info in parts:
-                _rescale(weights[info.name], decoder.norms(info), _entry(info))
-        return weights
-    entries = [_entry(info) for info in parts]
-    elastic = [
-        ElasticWeight(entry, nn.Parameter(weight, requires_grad=False), magnitudes, many_states=False, norms=norms)
-        for entry, weight, norms in zip(entries, weights.values(), map(decoder.norms, parts), strict=True)
-    ]
-    try:
-        for weight in elastic:
-            weight.dense()
-    except PofError as error:
-        raise PofFileError(str(error)) from None
-    keys = [weight.keys_across() for weight in elastic] if decoder.head.scope == "global" else None
-    for weight, counts in zip(elastic, band_counts(entries, keys, state), strict=True):
-        weight.write(counts)
-    return {weight.entry.name: weight.parameter.detach() for weight in elastic}
-
-
-def _fill(kept: Tensor, band: Tensor, alpha: float, norms: Tensor | None, entry: Entry) -> None:
-    if norms is None:
-        fill_band(kept, band.to(kept.dtype), alpha)
-    else:
-        fill_rows(kept, band, alpha, norms, entry)
-        _rescale(kept, norms, entry)
-
-
-def _rescale(weight: Tensor, norms: Tensor | None, entry: Entry) -> None:
-    rows, dims = entry.rows(weight)
-    if norms is not None:
-        rescale_rows(rows, dims, norms, torch.float64)
-
-
-def _entry(info: TensorInfo) -> Entry:
-    return Entry(info.name, "", info.shape, info.groups, info.sparsity)
 
 
 def _refuse_other(target: dict[str, Tensor], found: dict[str, Tensor], name: str) -> None:

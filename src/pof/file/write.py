@@ -1,37 +1,18 @@
 """Writing a `.pof` file."""
 
-import copy
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pof.checks import check_choice
-from pof.elastic import Elastic
 from pof.errors import PofError
-from pof.file import statistics
-from pof.file.contents import Contents, contents_of_model, contents_of_state_dict
-from pof.file.groups import MaskWriter, group_size, patterns_of, taken_beyond
-from pof.file.header import CHOICES, Head, TensorInfo, check_stages, write_head
-from pof.file.layout import BASE, Chunk, chunks_for, chunks_of, needed_for
-from pof.file.numbers import WIDTHS, rounded, stored_kind, to_integers
-from pof.file.source import write_bytes
-from pof.file.stage import Flat, MagnitudeWriter, collect, write_signs
-from pof.file.streams import StreamWriter, varint
+from pof.file.contents import contents_of_model, contents_of_state_dict
+from pof.file.encode import Encoder, Values
 from pof.globs import as_globs
-from pof.magnitude import keep_mask
-from pof.planning import Entry, unwrap
-from pof.states import Magnitudes, Scope, State, band_counts, pruned_state, recovered_state
-from pof.weight_states import ElasticWeight
+from pof.states import Magnitudes, Scope, State, pruned_state, recovered_state
 
 DEFAULT_STAGES = (0.9, 0.7, 0.3)
-Values = str
-Bools = NDArray[np.bool_]
 
 
 def save(
@@ -82,7 +63,7 @@ def save(
         "exclude": as_globs(exclude, "exclude"),
         "sparsities": sparsities,
     }
-    writer = _Writer(contents_of_model(model, **globs), values, stages, scope, magnitudes)
+    writer = Encoder(contents_of_model(model, **globs), values, stages, scope, magnitudes)
     if calibrate is None and states is not None:
         raise PofError("states need data to estimate their statistics from: pass calibrate=batches too")
     if calibrate is not None:
@@ -104,7 +85,7 @@ def save_state_dict(
     metadata: Mapping[str, str] | None = None,
 ) -> int:
     """As `save`, of a state_dict without its model: names and shapes decide what is pruned."""
-    writer = _Writer(contents_of_state_dict(state, include, exclude), values, stages, scope, magnitudes)
+    writer = Encoder(contents_of_state_dict(state, include, exclude), values, stages, scope, magnitudes)
     return writer.write(path, metadata or {})
 
 
@@ -118,194 +99,3 @@ def default_states(stages: Sequence[float]) -> list[State]:
 
 def _state(item: float | tuple[float, float]) -> State:
     return recovered_state(*item) if isinstance(item, tuple) else pruned_state(item)
-
-
-class _Weight:
-    """One pruned tensor on its way into the file."""
-
-    def __init__(self, entry: Entry, weight: Tensor, values: Values, magnitudes: Magnitudes) -> None:
-        self.entry = entry
-        self.stored, self.scales = rounded(entry.name, weight, values)
-        self.elastic = ElasticWeight(entry, nn.Parameter(self.stored, requires_grad=False), magnitudes)
-        self.elastic.dense()
-        size = group_size(entry.shape)
-        integers = to_integers(self.stored, values, self.scales)
-        self.flat = Flat(
-            size, entry.shape[0], stored_kind(weight.dtype, values), integers, taken_beyond(len(integers), size)
-        )
-        self.largest: Any = integers.dtype.type((1 << self.flat.stored.sign_bit) - 1)
-        self._kept_at: tuple[int, Bools] = (-1, np.empty(0, np.bool_))
-        """The last answer of `kept`: chunks ask for a boundary and the one above in turn."""
-        self.nonzero: Bools = (integers & self.largest) != 0
-
-    def kept(self, count: int) -> Bools:
-        """Which weights are not zero and kept when `count` are pruned."""
-        if count == self._kept_at[0]:
-            return self._kept_at[1]
-        mask = keep_mask(self.elastic.keys(), self.elastic.cut(count))
-        found: Bools = mask.reshape(-1).numpy() & self.nonzero
-        self._kept_at = (count, found)
-        return found
-
-    def has_hidden(self) -> bool:
-        """Whether a weight that is not zero has a key that is, so that ranking needs the whole file."""
-        return bool(np.count_nonzero(self.nonzero & (self.elastic.keys().reshape(-1) == 0).numpy()))
-
-    def negative_zeros(self) -> bytes:
-        """A count and the differences of positions."""
-        where = np.flatnonzero(~self.nonzero & (self.flat.integers != 0))
-        return varint(len(where)) + b"".join(varint(int(gap)) for gap in np.diff(where, prepend=0))
-
-
-class _Writer:
-    """Turns contents into chunks."""
-
-    def __init__(
-        self, contents: Contents, values: Values, stages: Sequence[float], scope: Scope, magnitudes: Magnitudes
-    ) -> None:
-        for name, value in (("values", values), ("scope", scope), ("magnitudes", magnitudes)):
-            check_choice(value, name, CHOICES[name])
-        self.stages = check_stages(stages)
-        self._contents, self._values, self._scope, self._magnitudes = contents, values, scope, magnitudes
-        entries = contents.entries
-        self._weights = [_Weight(e, contents.tensors[e.name], values, magnitudes) for e in entries]
-        keys = [weight.elastic.keys_across() for weight in self._weights] if scope == "global" else None
-        self._counts = [[n for n, _ in band_counts(entries, keys, pruned_state(stage))] for stage in self.stages]
-        self._statistics: dict[Chunk, list[tuple[State, statistics.Differences]]] = {}
-        self._plain = {n: t for n, t in contents.tensors.items() if n not in {entry.name for entry in entries}}
-        self._own: dict[int, list[Bools]] = {}
-
-    def calibrate(
-        self, model: nn.Module, globs: dict[str, Any], batches: Iterable[Any], states: Sequence[State]
-    ) -> None:
-        """Estimate the statistics of `states` on a copy of the model with the weights that the file will hold."""
-        copied, data = copy.deepcopy(unwrap(model)), list(batches)
-        parameters = copied.state_dict()
-        with torch.no_grad():
-            for weight in self._weights:
-                parameters[weight.entry.name].copy_(weight.stored)
-            for name, tensor in self._plain.items():
-                parameters[name].copy_(self._plain_stored(tensor))
-        elastic = Elastic(copied, scope=self._scope, magnitudes=self._magnitudes, **globs)
-        norms = statistics.norms_of(self._plain)
-        # The stages are what a reader of a part of the file has to interpolate between.
-        for state in dict.fromkeys((*states, *map(pruned_state, self.stages))):
-            with elastic.at(state.sparsity, None if state.sparsity == state.recover_from else state.recover_from):
-                elastic.calibrate(data)
-                found = statistics.differences(self._plain, copied.state_dict(), norms)
-            chunk = chunks_for(needed_for(state, self.stages, whole=self._whole()), self.stages)[-1]
-            self._statistics.setdefault(chunk, []).append((state, found))
-
-    def write(self, path: str | Path, metadata: Mapping[str, str]) -> int:
-        """Write the file."""
-        if not isinstance(metadata, Mapping):
-            raise PofError(f"metadata={metadata!r} must map names to strings, such as {{'dataset': 'CIFAR-10'}}")
-        chunks = [(chunk, self._chunk(chunk)) for chunk in chunks_of(self.stages)]
-        head = Head(
-            self._values,
-            self._scope,
-            self._magnitudes,
-            self.stages,
-            self._whole(),
-            {str(key): str(value) for key, value in metadata.items()},
-            tuple(self._infos()),
-            tuple((chunk, len(data), zlib.crc32(data)) for chunk, data in chunks),
-        )
-        data = [write_head(head), *(data for _, data in chunks)]
-        write_bytes(path, data)
-        return sum(map(len, data))
-
-    def _whole(self) -> bool:
-        """Whether a state can only be made of the whole file."""
-        fixed = any(entry.sparsity is not None for entry in self._contents.entries)
-        return fixed or any(weight.has_hidden() for weight in self._weights)
-
-    def _infos(self) -> Iterable[TensorInfo]:
-        pruned = {weight.entry.name: weight.entry for weight in self._weights}
-        for name in self._contents.names:
-            if name in self._contents.aliases:
-                yield TensorInfo("alias", name, target=self._contents.aliases[name])
-                continue
-            tensor = self._contents.tensors[name]
-            dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
-            if name in pruned:
-                yield TensorInfo(
-                    "pruned", name, dtype, shape, groups=pruned[name].groups, sparsity=pruned[name].sparsity
-                )
-            else:
-                yield TensorInfo("plain", name, dtype, shape, stored=str(self._plain_stored(tensor).dtype)[6:])
-
-    def _plain_stored(self, tensor: Tensor) -> Tensor:
-        """Matrices that are not pruned follow the precision of the weights; vectors keep theirs."""
-        if self._values == "exact" or tensor.dtype is not torch.float32 or tensor.dim() < 2:
-            return tensor
-        half = tensor.to(torch.float16)
-        return half if bool(torch.isfinite(half).all()) else tensor
-
-    def _chunk(self, chunk: Chunk) -> bytes:
-        out = StreamWriter()
-        if chunk == BASE:
-            self._write_base(out)
-        elif chunk.kind in ("kept", "rest"):
-            own = self._members(chunk.boundary)
-            patterns = self._write_positions(out, own)
-            magnitudes = MagnitudeWriter(with_signs=True)
-            for weight, members, pattern in zip(self._weights, own, patterns, strict=True):
-                magnitudes.add(weight.flat, members, pattern)
-            magnitudes.write(out)
-            zeros = [weight.negative_zeros() for weight in self._weights] if chunk.kind == "rest" else []
-            out.add([np.frombuffer(part, np.uint8) for part in zeros])
-        elif chunk.kind == "signs":
-            own = self._members(chunk.boundary)
-            patterns = self._write_positions(out, own)
-            parts = [collect(w.flat, m, p) > w.largest for w, m, p in zip(self._weights, own, patterns, strict=True)]
-            write_signs(out, parts)
-            out.add([self._alphas(chunk.boundary)])
-        else:
-            magnitudes = MagnitudeWriter(with_signs=False)
-            for weight, members in zip(self._weights, self._members(chunk.boundary), strict=True):
-                magnitudes.add(weight.flat, members, patterns_of(members, weight.flat.size))
-            magnitudes.write(out)
-        out.add([statistics.encode(self._statistics.get(chunk, []))])
-        return out.chunk()
-
-    def _write_base(self, out: StreamWriter) -> None:
-        stored = [self._plain_stored(tensor).cpu().contiguous().reshape(-1) for tensor in self._plain.values()]
-        for width in WIDTHS:
-            same = [flat for flat in stored if flat.element_size() == width]
-            planes = [flat.view(torch.uint8).reshape(flat.numel(), width).numpy() for flat in same]
-            for number in range(width):
-                out.add([np.ascontiguousarray(plane[:, number]) for plane in planes])
-        for rows in ([w.elastic.norms for w in self._weights], [w.scales for w in self._weights]):
-            out.add([part.float().contiguous().numpy().reshape(-1).view(np.uint8) for part in rows if part is not None])
-
-    def _members(self, boundary: int) -> list[Bools]:
-        """For each weight which of them lie between this boundary and the one above."""
-        if boundary not in self._own:
-            self._own[boundary] = [self._members_of(weight, i, boundary) for i, weight in enumerate(self._weights)]
-        return self._own[boundary]
-
-    def _members_of(self, weight: _Weight, index: int, boundary: int) -> Bools:
-        last = boundary == len(self.stages)
-        above = None if boundary == 0 else weight.kept(self._counts[boundary - 1][index])
-        kept = weight.nonzero if last else weight.kept(self._counts[boundary][index])
-        return kept if above is None else kept & ~above
-
-    def _write_positions(self, out: StreamWriter, own: Sequence[Bools]) -> list[NDArray[np.uint16]]:
-        masks, found = MaskWriter(), []
-        for weight, members in zip(self._weights, own, strict=True):
-            flat = weight.flat
-            patterns = patterns_of(members, flat.size)
-            masks.add(flat.taken, patterns, flat.size)
-            flat.taken = flat.taken | patterns
-            found.append(patterns)
-        masks.write(out)
-        return found
-
-    def _alphas(self, boundary: int) -> NDArray[np.uint8]:
-        found = [
-            weight.elastic.alpha_of((self._counts[boundary][i], self._counts[above][i]))
-            for i, weight in enumerate(self._weights)
-            for above in range(boundary)
-        ]
-        return np.array(found, np.float32).view(np.uint8)

@@ -1,0 +1,49 @@
+"""One tensor as flat integers, and its signs as bits: what writing and reading have in common."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pof.file.cursor import Cursor
+from pof.file.numbers import Integers, Stored
+from pof.file.patterns import Patterns
+from pof.file.streams import Bytes, StreamWriter
+
+
+@dataclass
+class Flat:
+    """One tensor as flat integers, and what of it has a place already."""
+
+    size: int
+    """Positions in a group: 8 or 9."""
+    rows: int
+    stored: Stored
+    integers: Integers
+    taken: Patterns
+
+    @property
+    def count(self) -> int:
+        """How many weights it has."""
+        return len(self.integers)
+
+
+def write_signs(out: StreamWriter, parts: Sequence[NDArray[np.bool_]]) -> None:
+    """A stream of sign bits, each weight starting with a new byte."""
+    out.add([packed(part) for part in parts])
+
+
+def read_signs(cursor: Cursor, count: int) -> Bytes:
+    """The sign bits of one weight, 0 or 1."""
+    return unpacked(cursor.take(-(-count // 8)), count)
+
+
+def packed(bits: NDArray[np.bool_]) -> Bytes:
+    """Bits, eight a byte, low bit first."""
+    return np.packbits(bits, bitorder="little")
+
+
+def unpacked(packed: Bytes, count: int) -> Bytes:
+    """The inverse of `packed`: `count` bytes of 0 or 1."""
+    return np.unpackbits(packed, count=count, bitorder="little")
