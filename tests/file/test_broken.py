@@ -256,7 +256,7 @@ def test_streams_of_wrong_bytes_with_right_lengths(tmp_path: Path) -> None:
     for data in files(tmp_path):
         head, chunks = parts_of(data)
         expected = shapes(pof.open(_put(tmp_path, data)).state_dict())
-        for _ in range(80):
+        for _ in range(50):
             worse = list(chunks)
             number = chance.randrange(len(chunks))
             streams = streams_of(chunks[number])
@@ -269,7 +269,7 @@ def test_streams_of_wrong_bytes_with_right_lengths(tmp_path: Path) -> None:
                     streams[place] = mutated(chance, streams[place])
             worse[number] = with_streams(streams)
             survived += assert_sound(read(with_parts(head, worse), chance.sample(STATES, 2)), expected)
-    assert survived > 50
+    assert survived > 30
 
 
 def same_length(chance: random.Random, raw: bytes) -> bytes:
@@ -328,7 +328,7 @@ def test_heads_of_wrong_values_with_right_checksums(tmp_path: Path) -> None:
     for data in files(tmp_path)[::2]:
         head, chunks = parts_of(data)
         for path in places(head):
-            for value in chance.sample(ODD, 7):
+            for value in chance.sample(ODD, 4):
                 worse = copy.deepcopy(head)
                 put(worse, path, copy.deepcopy(value))
                 raw = json.dumps(worse).encode()
@@ -412,7 +412,7 @@ def test_a_kilobyte_that_claims_gigabytes_is_refused_at_once(
     head, chunks = parts_of(data)
     rest = [None, None] if role == "pruned" else ["float32"]
     head["tensors"] = [*head["tensors"], [role, "huge", "float32", shape, *rest]]
-    assert len(with_parts(head, chunks)) < 1500
+    assert len(with_parts(head, chunks)) < 1600
     assert_refused_cheaply(with_parts(head, chunks), tmp_path, partial=partial)
     # The chunks may claim to be large enough to hold them: not all of them, or nothing at all, is there.
     for first in range(len(chunks)):
@@ -445,11 +445,19 @@ def test_a_head_that_claims_gigabytes_is_refused_at_once(tmp_path: Path, partial
     assert_refused_cheaply(with_raw_head(b"{}", claimed=64 << 20), tmp_path, partial=partial)
 
 
-def test_a_long_list_of_negative_zeros_ends_with_its_stream(tmp_path: Path) -> None:
+def test_negative_zeros_that_are_not_there_are_refused(tmp_path: Path) -> None:
     head, chunks = parts_of(saved(tmp_path, nn.Linear(8, 8, bias=False)))
     streams = streams_of(chunks[-1])
-    for claim in (varint(1 << 60), varint(3) + varint(1) * 2, varint(1) + varint(1 << 40), varint(65) + varint(0) * 65):
-        worse = [*streams[:-2], claim, streams[-1]]
+    flags = len(streams) - 2 - 26
+    assert streams[flags] == b"\0"
+    with torch.no_grad():
+        model = nn.Linear(8, 8, bias=False)
+        model.weight[0, :3] = -0.0
+    assert streams_of(parts_of(saved(tmp_path, model))[1][-1])[flags] == b"\1"
+    for claim in (b"\1", b"", b"\0\0"):
+        worse = [*streams[:flags], claim, *streams[flags + 1 :]]
+        if claim == b"\1":
+            worse[flags + 1] = b"\1\1"
         assert read(with_parts(head, [*chunks[:-1], with_streams(worse)]), [(0.0, None)]) == [None]
 
 

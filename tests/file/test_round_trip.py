@@ -61,7 +61,8 @@ def test_the_file_gives_what_an_elastic_gives(
     assert pof.load(file, into=loaded) == pof.State(0.0, 0.0)
     if values == "exact" or (values == "fp16" and dtype is not torch.float32):
         assert bits(loaded) == before
-    assert_like_elastic(file, loaded, scope=scope, magnitudes=magnitudes)
+    ends = ENDS if values == "exact" else [ENDS[0], *ENDS[4::3]]
+    assert_like_elastic(file, loaded, ends, scope=scope, magnitudes=magnitudes)
     assert bits(pof.open(file).state_dict()) == bits(loaded)
 
 
@@ -104,7 +105,7 @@ def test_minus_zero_survives_exactly(file: Path) -> None:
         assert bits(pof.open(file).state_dict()) == bits(model)
 
 
-@pytest.mark.parametrize("stages", [(), (0.5,), (0.9, 0.0001), (0.99, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)])
+@pytest.mark.parametrize("stages", [(), (0.5,), (0.9, 0.0001), (0.99, 0.9, 0.8, 0.6, 0.5, 0.2)])
 @pytest.mark.parametrize("magnitudes", ["raw", "unit"])
 def test_any_number_of_stages(file: Path, stages: tuple[float, ...], magnitudes: Any) -> None:
     model = randomised(Kinds())
@@ -431,7 +432,7 @@ STYLES = ("noise", "ties", "signs", "zeros", "one", "sparse", "rows", "small")
 SPARSITIES = st.one_of(st.sampled_from([0.3, 0.5, 0.7, 0.9]), st.floats(0.0, 0.999))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(st.tuples(layers(), st.sampled_from(STYLES)), min_size=1, max_size=3),
     seed=st.integers(0, 2**16),

@@ -17,7 +17,7 @@ from pof.file.magnitudes_in import MagnitudeReader
 from pof.file.masks import MaskReader
 from pof.file.numbers import DTYPES, WIDTHS, stored_kind, to_weight
 from pof.file.patterns import Patterns, count_of, group_size, members_of, taken_beyond
-from pof.file.streams import StreamReader, VarintReader
+from pof.file.streams import StreamReader
 from pof.planning import Entry
 from pof.states import State
 
@@ -105,21 +105,16 @@ class Decoder:
             flat.taken = flat.taken | patterns
         masks.end()
         magnitudes.end()
-        self._read_negative_zeros(streams, rest=rest)
+        if rest:
+            self._read_negative_zeros(streams)
 
-    def _read_negative_zeros(self, streams: StreamReader, *, rest: bool) -> None:
-        data = streams.next()
-        reader = VarintReader(data)
-        for flat in self._flats if rest else ():
-            position = 0
-            for number in range(reader.next()):
-                gap = reader.next()
-                position += gap
-                if position >= flat.count or (number and not gap) or flat.integers[position]:
-                    raise PofFileError("a negative zero has no place")
-                flat.integers[position] = 1 << flat.stored.sign_bit
-        if reader.position != len(data):
-            raise PofFileError("a list of negative zeros is too long")
+    def _read_negative_zeros(self, streams: StreamReader) -> None:
+        flags, masks = _sized(streams.next(), len(self._flats)), MaskReader(streams)
+        for flag, flat in zip(flags, self._flats, strict=True):
+            if flag:
+                zeros = members_of(masks.next(flat.taken, flat.size), flat.size, flat.count)
+                flat.integers[zeros] = 1 << flat.stored.sign_bit
+        masks.end()
 
     def _read_signs(self, streams: StreamReader, boundary: int) -> None:
         masks, signs = MaskReader(streams), Cursor(streams.next())

@@ -24,7 +24,7 @@ from pof.file.masks import MaskWriter
 from pof.file.numbers import WIDTHS, rounded, stored_kind, to_integers
 from pof.file.patterns import group_size, patterns_of, taken_beyond
 from pof.file.source import write_bytes
-from pof.file.streams import StreamWriter, varint
+from pof.file.streams import StreamWriter
 from pof.magnitude import keep_mask
 from pof.planning import Entry, unwrap
 from pof.states import Magnitudes, Scope, State, band_counts, pruned_state
@@ -65,10 +65,10 @@ class StoredWeight:
         """Whether a weight that is not zero has a key that is, so that ranking needs the whole file."""
         return bool(np.count_nonzero(self.nonzero & (self.elastic.keys().reshape(-1) == 0).numpy()))
 
-    def negative_zeros(self) -> bytes:
-        """A count and the differences of positions."""
-        where = np.flatnonzero(~self.nonzero & (self.flat.integers != 0))
-        return varint(len(where)) + b"".join(varint(int(gap)) for gap in np.diff(where, prepend=0))
+    def negative_zeros(self) -> Bools:
+        """Which weights are zero with a sign."""
+        found: Bools = ~self.nonzero & (self.flat.integers != 0)
+        return found
 
 
 class Encoder:
@@ -167,8 +167,8 @@ class Encoder:
             for weight, members, pattern in zip(self._weights, own, patterns, strict=True):
                 magnitudes.add(weight.flat, members, pattern)
             magnitudes.write(out)
-            zeros = [weight.negative_zeros() for weight in self._weights] if chunk.kind == "rest" else []
-            out.add([np.frombuffer(part, np.uint8) for part in zeros])
+            if chunk.kind == "rest":
+                self._write_negative_zeros(out)
         elif chunk.kind == "signs":
             own = self._members(chunk.boundary)
             patterns = self._write_positions(out, own)
@@ -215,6 +215,16 @@ class Encoder:
             found.append(patterns)
         masks.write(out)
         return found
+
+    def _write_negative_zeros(self, out: StreamWriter) -> None:
+        masks, flags = MaskWriter(), []
+        for weight in self._weights:
+            zeros = weight.negative_zeros()
+            flags.append(bool(zeros.any()))
+            if flags[-1]:
+                masks.add(weight.flat.taken, patterns_of(zeros, weight.flat.size), weight.flat.size)
+        out.add([np.array(flags, np.uint8)])
+        masks.write(out)
 
     def _alphas(self, boundary: int) -> NDArray[np.uint8]:
         found = [
