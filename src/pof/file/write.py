@@ -48,7 +48,7 @@ def save(
         metadata: strings to keep with the file.
 
     Example:
-        >>> import pof, tempfile, pathlib
+        >>> import pathlib, tempfile, torch, pof
         >>> model = torch.nn.Linear(64, 64)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = pathlib.Path(folder) / "model.pof"
