@@ -42,6 +42,7 @@ def test_figures_are_those_of_the_records() -> None:
     results = README.parent / "results"
     switch = json.loads((results / "switch_sparsity.json").read_text())
     step = json.loads((results / "training_step.json").read_text())
+    loop = json.loads((results / "training_throughput.json").read_text())
     demo = json.loads((results / "demo_digits.json").read_text())["rows"]
     at_80 = {row["network"]: row for row in demo if row["sparsity"] == 0.8}
     at_95 = {row["network"]: row for row in demo if row["sparsity"] == 0.95}
@@ -54,6 +55,8 @@ def test_figures_are_those_of_the_records() -> None:
         f"| {switch['first_call_milliseconds']:.0f} ms; {milliseconds['pof, recover']:.0f} ms |",
         f"| {switch['bytes_a_weight_beside_the_dense_copy']:.2f} bytes a weight |",
         f"| {step['times_the_plain_step']:.3f}x its time |",
+        f"| {loop['throughput_of_dense_against_the_hand_written_loop']:.3f}x; "
+        f"{loop['throughput_of_pof_against_the_hand_written_loop'] + 1e-9:.3f}x its speed |",
         f"plain fine-tuning keeps {100 * at_80['plain']['pruned']:.0f} %",
         f"{100 * at_80['plain, unit']['pruned']:.0f} % if",
         f"{100 * at_80['plain']['calibrated']:.0f} % with BatchNorm",
