@@ -87,3 +87,9 @@ def test_a_pof_file_is_read_dense(tmp_path: Path) -> None:
     (tmp_path / "m.pof").write_bytes(b"junk")
     with pytest.raises(PofError, match=r"no \.pof file"):
         load_weights(other, tmp_path / "m.pof")
+
+
+def test_the_shipped_baseline_loads() -> None:
+    file = Path(__file__).parents[2] / "weights" / "cifar10-resnet20-dense.pof"
+    load_weights(pof.models.resnet20(), file)
+    assert pof.open(file).metadata["recipe"] == "recipes/cifar10-resnet20-dense.toml"
