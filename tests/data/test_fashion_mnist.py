@@ -112,6 +112,6 @@ def test_malformed_idx(content: bytes, message: str, tmp_path: Path) -> None:
 def test_the_real_fashion_mnist() -> None:
     data = module.fashion_mnist()
     assert (data.train_images, data.test_images) == (60_000, 10_000)
-    plain = torch.cat(list(data.plain_batches(10_000, 2000)))
+    plain = torch.cat([images for images, _ in data.test_batches(2500)])
     assert abs(float(plain.mean())) < 0.02
     assert abs(float(plain.std()) - 1) < 0.02

@@ -94,14 +94,6 @@ def test_resume_ranks_epochs_and_seeds(root: Path) -> None:
     assert torch.equal(torch.cat(test), torch.cat([x for x, _ in data.test_batches(4)]))
 
 
-def test_plain_batches_have_no_augmentation(root: Path) -> None:
-    data = ImageFolder(root, size=16, workers=0)
-    first, again = (torch.cat(list(data.plain_batches(24, 5, seed=seed))) for seed in (0, 1))
-    assert len(first) == 24
-    assert not torch.equal(first, again)
-    assert torch.equal(first.flatten(1).sum(1).sort().values, again.flatten(1).sum(1).sort().values)
-
-
 def test_a_loop_that_stops_early_leaves_no_workers(root: Path) -> None:
     import multiprocessing
 

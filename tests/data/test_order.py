@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pof.data.order import Epoch, drawn, in_order, stream
+from pof.data.order import Epoch, in_order, stream
 from pof.errors import PofError
 
 
@@ -48,14 +48,6 @@ def test_in_order_has_every_image_once(images: int, batch: int, ranks: int) -> N
         assert all(0 < len(members) <= batch // ranks for members in part)
 
 
-def test_drawn_images_differ() -> None:
-    batches = list(drawn(20, 10, 4, seed=0))
-    assert [len(members) for members in batches] == [4, 4, 2]
-    drawn_ones = np.concatenate(batches).tolist()
-    assert len(set(drawn_ones)) == 10
-    assert drawn_ones != np.concatenate(list(drawn(20, 10, 4, seed=1))).tolist()
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -75,8 +67,3 @@ def test_drawn_images_differ() -> None:
 def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(PofError, match=message):
         Epoch(**{"images": 23, "batch": 4, "seed": 0, "epoch": 0, **settings})
-
-
-def test_more_images_than_there_are_cannot_be_drawn() -> None:
-    with pytest.raises(PofError, match="images=21 must be at most 20"):
-        drawn(20, 21, 4, seed=0)

@@ -94,7 +94,6 @@ def test_types_and_memory(splits: Any) -> None:
     for images, labels in (
         next(data.train_batches(8, seed=0, epoch=0)),
         next(data.test_batches(8)),
-        (next(data.plain_batches(8, 8)), torch.zeros(8, dtype=torch.long)),
     ):
         assert (images.dtype, images.shape, labels.dtype, labels.shape) == (
             torch.float32,
@@ -143,22 +142,12 @@ def test_test_batches_are_the_split_in_order(splits: Any, ranks: int) -> None:
     assert torch.equal(labels, splits[1][1])
 
 
-def test_plain_batches_are_training_images_as_they_are(splits: Any) -> None:
-    data = made(splits)
-    drawn = torch.cat(list(data.plain_batches(50, 8)))
-    images = (splits[0][0] / 255 - COLUMNS[0]) / COLUMNS[1]
-    difference = (drawn[:, None] - images[None]).abs().amax((2, 3, 4))
-    assert difference.argmin(1).sort().values.tolist() == list(range(50))
-    assert float(difference.min(1).values.max()) < 1e-5
-
-
 def test_what_comes_out_belongs_to_the_caller(splits: Any) -> None:
     data = TensorDataset(digits("train"), digits("test"), classes=10)
     expected = [next(data.test_batches(4)), next(data.train_batches(4, seed=0, epoch=0))]
     for images, labels in (next(data.test_batches(4)), next(data.train_batches(4, seed=0, epoch=0))):
         images.zero_()
         labels.zero_()
-    next(data.plain_batches(1297, 1297)).zero_()
     for pair, again in zip(
         expected, [next(data.test_batches(4)), next(data.train_batches(4, seed=0, epoch=0))], strict=True
     ):
@@ -171,8 +160,6 @@ def test_bad_arguments_are_refused_at_the_call_not_at_the_first_batch(splits: An
         data.train_batches(51, seed=0, epoch=0)
     with pytest.raises(PofError, match="batch=5 must be a multiple of ranks=2"):
         data.test_batches(5, ranks=2)
-    with pytest.raises(PofError, match="images=51"):
-        data.plain_batches(51, 8)
 
 
 def test_the_digits_are_a_dataset() -> None:

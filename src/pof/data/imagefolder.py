@@ -13,7 +13,7 @@ from torch.utils import data
 
 from pof.checks import check_whole
 from pof.data.augment import middle_view, normalise, random_view
-from pof.data.order import Epoch, Members, check_natural, drawn, in_order, stream
+from pof.data.order import Epoch, Members, check_natural, in_order, stream
 from pof.errors import PofError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png")
@@ -69,11 +69,6 @@ class ImageFolder:
     def test_batches(self, batch: int, *, rank: int = 0, ranks: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """Every test image once, in order; see `Dataset`."""
         return self._load(self._test, in_order(self.test_images, batch, rank, ranks))
-
-    def plain_batches(self, images: int, batch: int, *, seed: int = 0) -> Iterator[Tensor]:
-        """The middle of training images, without augmentation; see `Dataset`."""
-        picks = drawn(self.train_images, images, batch, seed)
-        return (batch_images for batch_images, _ in self._load(self._train, picks))
 
     def _load(
         self, split: "_Split", picks: Iterable[Members], augmentation: tuple[int, int] | None = None

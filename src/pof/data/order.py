@@ -75,13 +75,3 @@ def in_order(images: int, batch: int, rank: int, ranks: int) -> Iterator[Members
     share = images_a_rank(batch, rank, ranks)
     first, end = images * rank // ranks, images * (rank + 1) // ranks
     return (np.arange(low, min(low + share, end), dtype=np.int64) for low in range(first, end, share))
-
-
-def drawn(images: int, wanted: int, batch: int, seed: int) -> Iterator[Members]:
-    """`wanted` different ones of `images`, by chance, `batch` at a time."""
-    check_whole(batch, "batch", "the number of images in a batch")
-    check_natural(seed, "seed")
-    if check_whole(wanted, "images", "how many images to draw") > images:
-        raise PofError(f"images={wanted} must be at most {images}, the number of training images")
-    order = stream("plain", seed).permutation(images)[:wanted].astype(np.int64)
-    return (order[low : low + batch] for low in range(0, wanted, batch))

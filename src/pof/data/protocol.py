@@ -51,12 +51,3 @@ class Dataset(Protocol):
 
         Each rank gets a run of neighbours: the ranks' images, joined in the order of the ranks, are the split.
         """
-
-    def plain_batches(self, images: int, batch: int, *, seed: int = 0) -> Iterator[Tensor]:
-        """Training images without augmentation and without labels, to re-estimate BatchNorm statistics from.
-
-        Args:
-            images: how many, drawn without repetition; no more than there are.
-            batch: images in a batch; the last may be smaller.
-            seed: of the draw.
-        """

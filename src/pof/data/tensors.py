@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pof.checks import check_whole
 from pof.data.augment import crop_and_flip, normalise
-from pof.data.order import Epoch, Members, check_natural, drawn, in_order, stream
+from pof.data.order import Epoch, Members, check_natural, in_order, stream
 from pof.errors import PofError
 
 Split = tuple[Tensor, Tensor]
@@ -67,11 +67,6 @@ class TensorDataset:
         """Every test image once, in order; see `Dataset`."""
         picks = in_order(self.test_images, batch, rank, ranks)
         return ((self._ready(images), labels) for images, labels in (_pick(self._test, pick) for pick in picks))
-
-    def plain_batches(self, images: int, batch: int, *, seed: int = 0) -> Iterator[Tensor]:
-        """Training images without augmentation; see `Dataset`."""
-        picks = drawn(self.train_images, images, batch, seed)
-        return (self._ready(_pick(self._train, pick)[0]) for pick in picks)
 
     def _train_batch(self, batches: Epoch, index: int, members: Members) -> tuple[Tensor, Tensor]:
         images, labels = _pick(self._train, members)

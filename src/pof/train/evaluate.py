@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,8 @@ from pof.data.protocol import Dataset
 from pof.elastic import Elastic
 from pof.states import DENSE, State
 
-BATCH = 500
+BATCH = 125
+"""Larger batches are slower: their activations leave the cache, and each is fresh memory."""
 CALIBRATION_IMAGES = 2000
 
 
@@ -52,6 +54,17 @@ def accuracy(model: nn.Module, data: Dataset) -> float:
     return right / total
 
 
+def calibration_batches(data: Dataset) -> Iterator[Tensor]:
+    """Training images to re-estimate BatchNorm statistics from, augmented as in training.
+
+    Statistics of images without augmentation are not those that the weights were trained with: they cost a CIFAR-10
+    ResNet-20 1.7 points at 30 % sparsity.
+    """
+    batch = min(BATCH, data.train_images)
+    batches = data.train_batches(batch, seed=0, epoch=0)
+    return (_layout(images) for images, _ in islice(batches, -(-CALIBRATION_IMAGES // batch)))
+
+
 def sweep(
     model: nn.Module, elastic: Elastic, data: Dataset, states: Iterable[State], *, calibrate: bool = True
 ) -> Iterator[Accuracy]:
@@ -63,7 +76,7 @@ def sweep(
             zeros = elastic.sparsity
             calibrated = None
             if calibrate and state != DENSE:
-                elastic.calibrate(map(_layout, data.plain_batches(min(CALIBRATION_IMAGES, data.train_images), BATCH)))
+                elastic.calibrate(calibration_batches(data))
                 calibrated = accuracy(model, data)
         yield Accuracy(state, zeros, plain, calibrated)
 
