@@ -28,6 +28,13 @@ def check_not_negative(value: object, name: str, remedy: str) -> float:
     return float(value)
 
 
+def check_share(value: object, name: str, meaning: str) -> float:
+    """Return `value` if it is a number from 0 to 1, else raise."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise PofError(f"{name}={value!r} must be 0 to 1: {meaning}")
+    return float(value)
+
+
 def refuse_other_plan(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Refuse a saved state whose weights are not those of `own`, by name and shape."""
     for name in sorted(set(state) ^ set(own)):

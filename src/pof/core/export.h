@@ -1,6 +1,11 @@
 /* What is seen from outside of the library. */
+#include <stdint.h>
+
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #else
 #define EXPORT __attribute__((visibility("default")))
 #endif
+
+/* How many positions the patterns hold (masks.c). */
+EXPORT int64_t pof_count(const uint16_t *patterns, int64_t groups);

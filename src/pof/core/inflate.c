@@ -1,6 +1,6 @@
 /*
  * Raw deflate (RFC 1951) back to bytes, made for streams that are nearly all literals: up to two of them are decoded in
- * one look-up. Reads and writes nothing outside of its buffers, whatever the input is.
+ * one look-up, of two streams in turn. Reads and writes nothing outside of its buffers, whatever the input is.
  */
 #include <stdint.h>
 #include <string.h>
@@ -169,94 +169,188 @@ static int fixed_codes(Tables *t) {
     return make_code(&t->literals, lengths, LITERALS, 1) || make_code(&t->distances, distances, DISTANCES, 1) ? -1 : 0;
 }
 
-/* One block of codes; 0 at its end, -1 on an error. */
-static int read_block(Input *s, Tables *t, const uint8_t *start, uint8_t **at, const uint8_t *end) {
-    uint8_t *out = *at;
-    make_pairs(t);
-    for (;;) {
-        /* Four look-ups of at most 44 bits and 8 bytes, as long as neither input nor output can run out. */
-        while (s->in_end - s->in >= 8 && end - out >= 8) {
-            uint64_t more;
-            memcpy(&more, s->in, 8);
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-            more = __builtin_bswap64(more);
-#endif
-            s->bits |= more << s->count;
-            s->in += (63 - s->count) >> 3;
-            s->count |= 56;
-            int looks = 0;
-            for (; looks < 4; looks++) {
-                uint32_t entry = t->pairs[s->bits & ((1 << ROOT) - 1)];
-                if (!(entry >> 8 & 255)) break;
-                out[0] = (uint8_t)(entry >> 16);
-                out[1] = (uint8_t)(entry >> 24);
-                out += entry >> 8 & 255;
-                s->bits >>= entry & 255;
-                s->count -= (int)(entry & 255);
-            }
-            /* The refill may have brought bits above `count`; they are the same ones that the next brings. */
-            s->bits &= ((uint64_t)1 << s->count) - 1;
-            if (looks < 4) break;
-        }
-        int symbol = symbol_of(s, &t->literals);
-        if (symbol < 0) return -1;
-        if (symbol < END) {
-            if (out == end) return -1;
-            *out++ = (uint8_t)symbol;
-            continue;
-        }
-        if (symbol == END) {
-            *at = out;
-            return 0;
-        }
-        symbol -= END + 1;
-        if (symbol >= 29) return -1;
-        int extra = take(s, LENGTH_EXTRA[symbol]);
-        if (extra < 0) return -1;
-        int length = LENGTH_BASE[symbol] + extra;
-        symbol = symbol_of(s, &t->distances);
-        if (symbol < 0 || symbol >= 30) return -1;
-        extra = take(s, DISTANCE_EXTRA[symbol]);
-        if (extra < 0) return -1;
-        int distance = DISTANCE_BASE[symbol] + extra;
-        if (distance > out - start || length > end - out) return -1;
-        if (distance == 1) {
-            memset(out, out[-1], (size_t)length);
-            out += length;
-        } else {
-            while (length--) *out = out[-distance], out++;
-        }
-    }
+/* One stream on its way. */
+typedef struct {
+    Input s;
+    Tables tables;
+    uint8_t *start, *at, *end; /* of what comes out */
+    enum { BETWEEN_BLOCKS, IN_BLOCK, DONE } state;
+    int last; /* whether this block is the last one */
+} Stream;
+
+static void begin(Stream *d, const uint8_t *in, int64_t length, uint8_t *out, int64_t size) {
+    d->s = (Input){in, in + length, 0, 0};
+    d->start = d->at = out;
+    d->end = out + size;
+    d->state = BETWEEN_BLOCKS;
+    d->last = 0;
 }
 
-static int read_stored(Input *s, uint8_t **at, const uint8_t *end) {
+static int read_stored(Stream *d) {
+    Input *s = &d->s;
     s->bits >>= s->count & 7;
     s->count -= s->count & 7;
     int length = take(s, 16), inverse = take(s, 16);
-    if (length < 0 || inverse < 0 || length != (~inverse & 0xFFFF) || length > end - *at) return -1;
+    if (length < 0 || inverse < 0 || length != (~inverse & 0xFFFF) || length > d->end - d->at) return -1;
     while (length && s->count) {
-        *(*at)++ = (uint8_t)s->bits;
+        *d->at++ = (uint8_t)s->bits;
         s->bits >>= 8, s->count -= 8, length--;
     }
     if (length > s->in_end - s->in) return -1;
-    memcpy(*at, s->in, (size_t)length);
-    s->in += length, *at += length;
+    memcpy(d->at, s->in, (size_t)length);
+    s->in += length, d->at += length;
     return 0;
 }
 
-/* 0 if `in` holds exactly one stream of exactly `size` bytes, which are then in `out`; else -1. */
-EXPORT int pof_inflate(const uint8_t *in, int64_t length, uint8_t *out, int64_t size) {
-    Input s = {in, in + length, 0, 0};
-    Tables tables;
-    uint8_t *at = out, *end = out + size;
-    for (int last = 0; !last;) {
-        last = take(&s, 1);
-        int kind = take(&s, 2);
-        if (last < 0 || kind < 0 || kind == 3) return -1;
-        int failed = kind == 0   ? read_stored(&s, &at, end)
-                     : kind == 1 ? fixed_codes(&tables) || read_block(&s, &tables, out, &at, end)
-                                 : read_codes(&s, &tables) || read_block(&s, &tables, out, &at, end);
-        if (failed) return -1;
+/* The beginning of a block, or all of it if its bytes are stored; or the end of the stream. */
+static int next_block(Stream *d) {
+    if (d->last) {
+        d->state = DONE;
+        return d->at == d->end && d->s.in == d->s.in_end && d->s.count < 8 ? 0 : -1;
     }
-    return at == end && s.in == s.in_end && s.count < 8 ? 0 : -1;
+    d->last = take(&d->s, 1);
+    int kind = take(&d->s, 2);
+    if (d->last < 0 || kind < 0 || kind == 3) return -1;
+    if (kind == 0) return read_stored(d);
+    if (kind == 1 ? fixed_codes(&d->tables) : read_codes(&d->s, &d->tables)) return -1;
+    make_pairs(&d->tables);
+    d->state = IN_BLOCK;
+    return 0;
+}
+
+static int copy_earlier(Stream *d, int symbol) {
+    Input *s = &d->s;
+    symbol -= END + 1;
+    if (symbol >= 29) return -1;
+    int extra = take(s, LENGTH_EXTRA[symbol]);
+    if (extra < 0) return -1;
+    int length = LENGTH_BASE[symbol] + extra;
+    symbol = symbol_of(s, &d->tables.distances);
+    if (symbol < 0 || symbol >= 30) return -1;
+    extra = take(s, DISTANCE_EXTRA[symbol]);
+    if (extra < 0) return -1;
+    int distance = DISTANCE_BASE[symbol] + extra;
+    if (distance > d->at - d->start || length > d->end - d->at) return -1;
+    if (distance == 1) {
+        memset(d->at, d->at[-1], (size_t)length);
+        d->at += length;
+    } else {
+        while (length--) *d->at = d->at[-distance], d->at++;
+    }
+    return 0;
+}
+
+/* Whatever comes next, however rare it is; 0, or -1 on an error. */
+static int step(Stream *d) {
+    if (d->state == BETWEEN_BLOCKS) return next_block(d);
+    int symbol = symbol_of(&d->s, &d->tables.literals);
+    if (symbol < 0) return -1;
+    if (symbol > END) return copy_earlier(d, symbol);
+    if (symbol == END) {
+        d->state = BETWEEN_BLOCKS;
+        return 0;
+    }
+    if (d->at == d->end) return -1;
+    *d->at++ = (uint8_t)symbol;
+    return 0;
+}
+
+/* The part of a stream that literals change, in registers. */
+typedef struct {
+    uint64_t bits;
+    int count;
+    const uint8_t *in, *in_last; /* the last place where 8 bytes can be read, */
+    uint8_t *at, *at_last;       /* and the last where 8 can be written */
+    const uint32_t *pairs;
+} Lane;
+
+static inline __attribute__((always_inline)) Lane enter(const Stream *d) {
+    return (Lane){d->s.bits, d->s.count, d->s.in, d->s.in_end - 8, d->at, d->end - 8, d->tables.pairs};
+}
+
+static inline __attribute__((always_inline)) void leave(Stream *d, const Lane *l) {
+    /* A refill may have brought bits above `count`; they are the same ones that the next brings. */
+    d->s.bits = l->bits & (((uint64_t)1 << l->count) - 1);
+    d->s.count = l->count;
+    d->s.in = l->in;
+    d->at = l->at;
+}
+
+/* Whether four look-ups, of at most 44 bits and 8 bytes, can run out of neither input nor output. */
+static inline __attribute__((always_inline)) int has_room(const Lane *l) { return l->in <= l->in_last && l->at <= l->at_last; }
+
+static inline __attribute__((always_inline)) void fill_up(Lane *l) {
+    uint64_t more;
+    memcpy(&more, l->in, 8);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    more = __builtin_bswap64(more);
+#endif
+    l->bits = (l->bits & (((uint64_t)1 << l->count) - 1)) | more << l->count;
+    l->in += (63 - l->count) >> 3;
+    l->count |= 56;
+}
+
+/* One look-up: up to two literals. Where there is none, 0 is returned and nothing has moved. */
+static inline __attribute__((always_inline)) unsigned look_up(Lane *l) {
+    uint32_t entry = l->pairs[l->bits & ((1 << ROOT) - 1)];
+    l->at[0] = (uint8_t)(entry >> 16);
+    l->at[1] = (uint8_t)(entry >> 24);
+    l->at += entry >> 8 & 255;
+    l->bits >>= entry & 255;
+    l->count -= (int)(entry & 255);
+    return entry;
+}
+
+static void literals_of_one(Stream *d) {
+    Lane a = enter(d);
+    unsigned found = 1;
+    while (found && has_room(&a)) {
+        fill_up(&a);
+        look_up(&a), look_up(&a), look_up(&a);
+        found = look_up(&a);
+    }
+    leave(d, &a);
+}
+
+/*
+ * Literals of two streams in turn: a look-up has to wait for the one before it in its own stream, so that two streams
+ * together take little longer than one.
+ */
+static void literals_of_two(Stream *one, Stream *other) {
+    Lane a = enter(one), b = enter(other);
+    int found = 1;
+    while (found && has_room(&a) && has_room(&b)) {
+        fill_up(&a), fill_up(&b);
+        look_up(&a), look_up(&b);
+        look_up(&a), look_up(&b);
+        look_up(&a), look_up(&b);
+        found = look_up(&a) != 0;
+        found &= look_up(&b) != 0;
+    }
+    leave(one, &a), leave(other, &b);
+}
+
+/* 0 if each `in` holds exactly one stream of exactly `sizes` bytes, which are then in `out`; else -1. */
+EXPORT int pof_inflate(int64_t count, const uint8_t *const *in, const int64_t *lengths, uint8_t *const *out,
+                       const int64_t *sizes) {
+    Stream lanes[2];
+    int64_t next = 0;
+    lanes[0].state = lanes[1].state = DONE;
+    for (;;) {
+        int running = 0;
+        for (int i = 0; i < 2; i++) {
+            if (lanes[i].state == DONE && next < count) {
+                begin(&lanes[i], in[next], lengths[next], out[next], sizes[next]);
+                next++;
+            }
+            running += lanes[i].state != DONE;
+        }
+        if (!running) return 0;
+        if (lanes[0].state == IN_BLOCK && lanes[1].state == IN_BLOCK)
+            literals_of_two(&lanes[0], &lanes[1]);
+        else if (running == 1 && lanes[lanes[0].state == DONE].state == IN_BLOCK)
+            literals_of_one(&lanes[lanes[0].state == DONE]);
+        for (int i = 0; i < 2; i++)
+            if (lanes[i].state != DONE && step(&lanes[i])) return -1;
+    }
 }

@@ -3,6 +3,11 @@
 
 #include "export.h"
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#define X86 1
+#include <immintrin.h>
+#endif
+
 enum { KERNEL = 9, CONTEXTS = 9, NINTHS = 9, STREAMS = CONTEXTS + NINTHS };
 
 /* Symbols of u bits: 1 << PACK[u] of them share a byte, WIDTH[u] bits each. */
@@ -55,49 +60,103 @@ EXPORT void pof_gather(const uint16_t *taken, const uint16_t *own, int64_t group
     }
 }
 
+/* What pof_spread works on. */
+typedef struct {
+    const uint16_t *taken;
+    int64_t groups;
+    int size;
+    const uint16_t *table;
+    const uint8_t *streams[STREAMS];
+    int64_t lengths[STREAMS]; /* what is left of each */
+    int64_t bits[NINTHS];     /* ninth bits read of each stream */
+    uint16_t *own;
+} Spreading;
+
 /*
- * The inverse: patterns of one weight from packed streams. `used[i]` says how many bytes of `streams[i]` were read.
- * Returns 0, or -1 if a stream is too short.
+ * The loop of pof_spread, in two functions: PLACE puts the low bits of a symbol to the ones of a pattern and ONES counts
+ * ones, by a table of half a megabyte and a small one, or by one instruction each.
+ */
+#define SPREAD_LOOP(PLACE, ONES)                                                                                      \
+    int64_t read[CONTEXTS + 1] = {0};                                                                                 \
+    const unsigned full = (1u << s->size) - 1;                                                                        \
+    for (int64_t g = 0; g < s->groups; g++) {                                                                         \
+        unsigned free = full ^ s->taken[g];                                                                           \
+        int u = ONES(free);                                                                                           \
+        if (u == 0) {                                                                                                 \
+            s->own[g] = 0;                                                                                            \
+            continue;                                                                                                 \
+        }                                                                                                             \
+        int64_t index = read[u]++;                                                                                    \
+        if (u == KERNEL) {                                                                                            \
+            unsigned symbol = s->streams[KERNEL - 1][index];                                                          \
+            int ninth = ONES(symbol);                                                                                 \
+            int64_t bit = s->bits[ninth]++;                                                                           \
+            if (bit >> 3 >= s->lengths[CONTEXTS + ninth]) return -1;                                                  \
+            s->own[g] = (uint16_t)(symbol | (s->streams[CONTEXTS + ninth][bit >> 3] >> (bit & 7) & 1u) << 8);         \
+            continue;                                                                                                 \
+        }                                                                                                             \
+        int pack = PACK[u];                                                                                           \
+        unsigned symbol = s->streams[u - 1][index >> pack] >> ((index & ((1 << pack) - 1)) * WIDTH[u]);               \
+        symbol &= (1u << u) - 1;                                                                                      \
+        s->own[g] = (uint16_t)(free == full ? symbol : PLACE);                                                        \
+    }                                                                                                                 \
+    return 0;
+
+static int spread_by_table(Spreading *s) {
+    uint8_t count[512];
+    count_table(count, 9);
+#define BY_TABLE(bits) count[bits]
+    SPREAD_LOOP(s->table[free << s->size | symbol], BY_TABLE)
+}
+
+#ifdef X86
+__attribute__((target("bmi2,popcnt"))) static int spread_by_pdep(Spreading *s) {
+    SPREAD_LOOP(_pdep_u32(symbol, free), _mm_popcnt_u32)
+}
+#endif
+
+/*
+ * The inverse: patterns of one weight from packed streams, `used[i]` bytes of `streams[i]` having been read before; it
+ * is moved on. Returns 0, or -1 if a stream is too short.
  */
 EXPORT int pof_spread(const uint16_t *taken, int64_t groups, int size, const uint16_t *table,
                       const uint8_t *const *streams, const int64_t *lengths, int64_t *used, uint16_t *own) {
     uint8_t count[512];
-    int64_t read[CONTEXTS + 1] = {0}, total[CONTEXTS + 1] = {0}, bits[NINTHS] = {0};
+    int64_t total[CONTEXTS + 1] = {0};
     unsigned full = (1u << size) - 1;
+    Spreading s = {.taken = taken, .groups = groups, .size = size, .table = table, .own = own};
+    for (int i = 0; i < STREAMS; i++) {
+        s.streams[i] = streams[i] + used[i];
+        s.lengths[i] = lengths[i] - used[i];
+    }
     count_table(count, 9);
     /* How much of each stream will be read, so that the second loop need not ask. */
     for (int64_t g = 0; g < groups; g++) total[count[full ^ taken[g]]]++;
     for (int u = 1; u <= CONTEXTS; u++) {
-        used[u - 1] = (total[u] + (1 << PACK[u]) - 1) >> PACK[u];
-        if (used[u - 1] > lengths[u - 1]) return -1;
+        int64_t bytes = (total[u] + (1 << PACK[u]) - 1) >> PACK[u];
+        if (bytes > s.lengths[u - 1]) return -1;
+        used[u - 1] += bytes;
     }
-    for (int64_t g = 0; g < groups; g++) {
-        unsigned free = full ^ taken[g];
-        int u = count[free];
-        if (u == 0) {
-            own[g] = 0;
-            continue;
-        }
-        int64_t index = read[u]++;
-        int pack = PACK[u];
-        unsigned symbol = streams[u - 1][index >> pack] >> ((index & ((1 << pack) - 1)) * WIDTH[u]) & ((1u << u) - 1) & 255;
-        if (u == KERNEL) {
-            int ninth = count[symbol];
-            int64_t bit = bits[ninth]++;
-            if (bit >> 3 >= lengths[CONTEXTS + ninth]) return -1;
-            symbol |= (unsigned)(streams[CONTEXTS + ninth][bit >> 3] >> (bit & 7) & 1) << 8;
-        }
-        own[g] = free == full ? (uint16_t)symbol : table[free << size | symbol];
-    }
-    for (int i = 0; i < NINTHS; i++) used[CONTEXTS + i] = (bits[i] + 7) >> 3;
+#ifdef X86
+    int fast = __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+    int failed = fast ? spread_by_pdep(&s) : spread_by_table(&s);
+#else
+    int failed = spread_by_table(&s);
+#endif
+    if (failed) return -1;
+    for (int i = 0; i < NINTHS; i++) used[CONTEXTS + i] += (s.bits[i] + 7) >> 3;
     return 0;
 }
 
-/* How many positions the patterns hold. */
-EXPORT int64_t pof_count(const uint16_t *patterns, int64_t groups) {
-    uint8_t count[512];
+int64_t pof_count(const uint16_t *patterns, int64_t groups) {
     int64_t total = 0;
-    count_table(count, 9);
-    for (int64_t g = 0; g < groups; g++) total += count[patterns[g] & 511];
+    for (int64_t g = 0; g < groups; g++) {
+        /* Bits of a 16-bit word, added up in pairs, fours and eights: compilers make vectors of it. */
+        uint16_t p = patterns[g];
+        p = (uint16_t)(p - (p >> 1 & 0x5555));
+        p = (uint16_t)((p & 0x3333) + (p >> 2 & 0x3333));
+        p = (uint16_t)((p + (p >> 4)) & 0x0F0F);
+        total += (p + (p >> 8)) & 31;
+    }
     return total;
 }

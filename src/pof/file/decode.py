@@ -1,6 +1,7 @@
 """Chunks back to tensors. See SPEC.md."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from pof.file.header import Head, TensorInfo
 from pof.file.layout import Chunk, Needed
 from pof.file.magnitudes_in import MagnitudeReader
 from pof.file.masks import MaskReader
+from pof.file.memory import fresh_parts
 from pof.file.numbers import DTYPES, WIDTHS, stored_kind, to_weight
 from pof.file.patterns import Patterns, count_of, group_size, members_of, taken_beyond
 from pof.file.streams import StreamReader
@@ -31,7 +33,7 @@ class Decoder:
         self.statistics: dict[State, statistics.Differences] = {}
         self.norm_layers: list[statistics.Norm] = []
         self._pruned = head.of_role("pruned")
-        self._flats = [_empty(info, head.values) for info in self._pruned]
+        self._flats = _empty(self._pruned, head.values)
         self._norms: dict[str, Tensor] = {}
         self._scales: dict[str, Tensor] = {}
         self._signs: dict[int, list[tuple[Patterns, NDArray[np.uint8]]]] = {}
@@ -54,10 +56,22 @@ class Decoder:
         self.statistics |= statistics.decode(streams.next(), channels)
         streams.end()
 
-    def weight(self, info: TensorInfo) -> Tensor:
-        """A pruned tensor with all values that were read, zero elsewhere."""
-        flat = self._flats[self._pruned.index(info)]
-        return to_weight(flat.integers, DTYPES[info.dtype], info.shape, self.head.values, self._scales.get(info.name))
+    def weights(self) -> dict[str, Tensor]:
+        """The pruned tensors with all values that were read, zero elsewhere."""
+        dtypes = [DTYPES[info.dtype] for info in self._pruned]
+        # Where the stored integers are not the weights' own bits, the weights need memory of their own.
+        sizes = [
+            0 if flat.stored.bytes == dtype.itemsize else flat.count * dtype.itemsize
+            for flat, dtype in zip(self._flats, dtypes, strict=True)
+        ]
+        found = {}
+        for info, flat, memory in zip(self._pruned, self._flats, fresh_parts(sizes), strict=True):
+            dtype, scales = DTYPES[info.dtype], self._scales.get(info.name)
+            weight = to_weight(flat.integers, dtype, info.shape, self.head.values, scales)
+            if weight.dtype is not dtype:
+                weight = torch.from_numpy(memory).view(dtype).reshape(info.shape).copy_(weight)
+            found[info.name] = weight
+        return found
 
     def norms(self, info: TensorInfo) -> Tensor | None:
         """The rows' norms, in the shape that broadcasts over the rows; None if raw magnitudes are ranked."""
@@ -135,10 +149,15 @@ class Decoder:
         magnitudes.end()
 
 
-def _empty(info: TensorInfo, values: str) -> Flat:
-    size = group_size(info.shape)
-    stored = stored_kind(DTYPES[info.dtype], values)
-    return Flat(size, info.shape[0], stored, np.zeros(info.elements, stored.integer), taken_beyond(info.elements, size))
+def _empty(infos: Sequence[TensorInfo], values: str) -> list[Flat]:
+    """All weights zero, nothing placed."""
+    kinds = [stored_kind(DTYPES[info.dtype], values) for info in infos]
+    sizes = [info.elements * kind.bytes for info, kind in zip(infos, kinds, strict=True)]
+    flats = []
+    for info, kind, zeros in zip(infos, kinds, fresh_parts(sizes), strict=True):
+        size = group_size(info.shape)
+        flats.append(Flat(size, info.shape[0], kind, zeros.view(kind.integer), taken_beyond(info.elements, size)))
+    return flats
 
 
 def _norms_shape(info: TensorInfo) -> tuple[int, ...]:

@@ -14,9 +14,6 @@ from pof.file.patterns import Patterns, count_of, members_of
 from pof.file.streams import Bytes, StreamReader
 from pof.native import address, core, int64
 
-ROOM = 8
-"""Values that the compiled core may look at, but not use, beyond the end."""
-
 
 class MagnitudeReader:
     """Gives the magnitudes back, in the order in which they were added."""
@@ -77,45 +74,33 @@ class MagnitudeReader:
         """Put the filled magnitudes; return the positions that are left."""
         filled = self._masks.next(own ^ own.dtype.type((1 << flat.size) - 1), flat.size)
         width = np.dtype(flat.stored.integer).itemsize
-        fills = self._fills.take(flat.rows * width).copy()
-        signs = read_signs(self._fill_signs, count_of(filled, flat.size)) if self._with_signs else None
-        make = {2: native.pof_row_values16, 4: native.pof_row_values32}.get(width)
-        if make is None:
+        fill = {2: native.pof_fill16, 4: native.pof_fill32}.get(width)
+        if fill is None:
             raise PofFileError("a flag says that levels are filled, which have no such thing")
-        values = np.empty(count_of(filled, flat.size) + ROOM + 1, flat.stored.integer)
-        make(
-            address(filled),
-            int64(len(filled)),
-            flat.size,
-            int64(flat.count // flat.rows),
-            address(fills),
-            address(signs),
-            address(values),
-        )
-        scatter = native.pof_scatter16 if width == 2 else native.pof_scatter32
-        place = (address(filled), int64(len(filled)), flat.size, int64(flat.count))
-        scatter(*place, address(values), address(flat.integers))
+        fills = self._fills.take(flat.rows * width).copy()
+        signs = self._fill_signs.take(-(-count_of(filled, flat.size) // 8)) if self._with_signs else None
+        place = (address(filled), int64(len(filled)), flat.size, int64(flat.count // flat.rows))
+        bits = (address(signs), int64(0 if signs is None else len(signs)))
+        fill(*place, *bits, address(fills), address(flat.integers))
         return own ^ filled
 
     def _place_fast(self, native: CDLL, flat: Flat, own: Patterns, base: int, negative: Bytes | None) -> None:
-        stored, own = flat.stored, np.ascontiguousarray(own)
+        stored = flat.stored
         count = int(native.pof_count(address(own), int64(len(own))))
         symbols, planes = self._symbols.take(count), [plane.take(count) for plane in self._planes[stored]]
+        where = (address(own), int64(len(own)), flat.size)
         if not stored.low_bits:
             values = (np.uint8(base) - symbols) & np.uint8(127)
             if self._with_signs:
                 negative = read_signs(self._level_signs, count)
             if negative is not None:
                 values |= negative << 7
-            scatter = native.pof_scatter8
-        else:
-            values = np.empty(count + ROOM, stored.integer)
-            join = native.pof_join32 if stored.planes == 3 else native.pof_join16
-            streams = (address(symbols), base, *map(address, planes), int(self._with_signs), address(negative))
-            join(*streams, int64(count), address(values))
-            scatter = native.pof_scatter32 if stored.planes == 3 else native.pof_scatter16
-        place = (address(own), int64(len(own)), flat.size, int64(flat.count))
-        scatter(*place, address(values), address(flat.integers))
+            native.pof_scatter8(*where, address(values), address(flat.integers))
+            return
+        place = native.pof_place32 if stored.planes == 3 else native.pof_place16
+        low = [address(plane) for plane in (*planes, None, None)][:3]
+        streams = (address(symbols), base, *low, int(self._with_signs), address(negative))
+        place(*where, int64(flat.count), *streams, address(flat.integers))
 
     def _join(self, stored: Stored, count: int, base: int) -> Integers:
         symbols: Integers = np.uint8(base) - self._symbols.take(count)
@@ -146,8 +131,7 @@ class MagnitudeReader:
 def _set_signs(native: CDLL, flat: Flat, own: Patterns, negative: Bytes) -> None:
     """Give the weights at the positions `own` their signs."""
     signs = np.zeros(flat.count, np.uint8)
-    place = (address(np.ascontiguousarray(own)), int64(len(own)), flat.size, int64(flat.count))
-    native.pof_scatter8(*place, address(np.ascontiguousarray(negative)), address(signs))
+    native.pof_scatter8(address(own), int64(len(own)), flat.size, address(negative), address(signs))
     flat.integers |= signs.astype(flat.integers.dtype) << flat.stored.sign_bit
 
 

@@ -82,6 +82,7 @@ class MaskReader:
     def __init__(self, streams: StreamReader) -> None:
         self._streams = {(size, context): Cursor(streams.next()) for size in (8, KERNEL) for context in _contexts(size)}
         self._ninth = [Cursor(streams.next()) for _ in range(9)]
+        self._fast: dict[int, _Fast] = {}
 
     def next(self, taken: Patterns, size: int) -> Patterns:
         """The positions of the next weight, of those that are not `taken`."""
@@ -108,25 +109,16 @@ class MaskReader:
         return own
 
     def _next_fast(self, native: CDLL, taken: Patterns, size: int) -> Patterns:
-        cursors = [self._streams.get((size, context), _NOTHING) for context in range(1, 10)] + self._ninth
-        left = [np.ascontiguousarray(cursor.left()) for cursor in cursors]
-        lengths, used = np.array([len(data) for data in left], np.int64), np.zeros(18, np.int64)
-        own, taken = np.empty_like(taken), np.ascontiguousarray(taken)
-        table = address(spread_table(size))
-        short = native.pof_spread(
-            address(taken),
-            int64(len(taken)),
-            size,
-            table,
-            addresses(left),
-            address(lengths),
-            address(used),
-            address(own),
-        )
-        if short:
+        streams = self._fast.get(size)
+        if streams is None:
+            streams = self._fast[size] = _Fast(
+                [self._streams.get((size, u), _NOTHING) for u in range(1, 10)] + self._ninth
+            )
+        own = np.empty_like(taken)
+        if native.pof_spread(
+            address(taken), int64(len(taken)), size, address(spread_table(size)), *streams.arguments, address(own)
+        ):
             raise PofFileError("a stream is too short")
-        for cursor, count in zip(cursors, used, strict=True):
-            cursor.take(int(count))
         return own
 
     def _with_ninth(self, low: Bytes) -> Symbols:
@@ -140,8 +132,26 @@ class MaskReader:
 
     def end(self) -> None:
         """Raise if something is left."""
+        for streams in self._fast.values():
+            streams.forward()
         for cursor in (*self._streams.values(), *self._ninth):
             cursor.end()
+
+
+class _Fast:
+    """The streams of one size of group, as the compiled core reads them on from weight to weight."""
+
+    def __init__(self, cursors: list[Cursor]) -> None:
+        self._cursors = cursors
+        self._streams = [cursor.left() for cursor in cursors]
+        self._lengths = np.array([len(stream) for stream in self._streams], np.int64)
+        self._used = np.zeros(len(cursors), np.int64)
+        self.arguments = (addresses(self._streams), address(self._lengths), address(self._used))
+
+    def forward(self) -> None:
+        """Let the cursors know how much was read."""
+        for cursor, used in zip(self._cursors, self._used.tolist(), strict=True):
+            cursor.take(used)
 
 
 _NOTHING = Cursor(np.empty(0, np.uint8))

@@ -36,6 +36,11 @@ class Stored:
     """Bits of a magnitude below its symbol."""
 
     @property
+    def bytes(self) -> int:
+        """Of one weight."""
+        return np.dtype(self.integer).itemsize
+
+    @property
     def planes(self) -> int:
         """Streams of low bits; the sign is the top bit of the last."""
         return (self.low_bits + 1) // 8
@@ -43,7 +48,7 @@ class Stored:
     @property
     def sign_bit(self) -> int:
         """The place of the sign, above the symbol."""
-        return 8 * np.dtype(self.integer).itemsize - 1
+        return 8 * self.bytes - 1
 
 
 FLOAT32 = Stored("float32", np.uint32, 23)
@@ -77,7 +82,7 @@ def to_integers(weight: Tensor, values: str, scales: Tensor | None) -> Integers:
 def to_weight(
     integers: Integers, dtype: torch.dtype, shape: tuple[int, ...], values: str, scales: Tensor | None
 ) -> Tensor:
-    """The inverse of `to_integers`."""
+    """The inverse of `to_integers`; of `dtype`, or as stored if that is float16."""
     if values == "int8":
         assert scales is not None
         levels = torch.from_numpy((integers & 127).astype(np.float32))
@@ -86,7 +91,7 @@ def to_weight(
     if integers.dtype == np.uint32:
         return torch.from_numpy(integers.view(np.float32)).reshape(shape)
     half = torch.bfloat16 if dtype is torch.bfloat16 else torch.float16
-    return torch.from_numpy(integers.view(np.int16)).view(half).reshape(shape).to(dtype)
+    return torch.from_numpy(integers.view(np.int16)).view(half).reshape(shape)
 
 
 def rounded(name: str, weight: Tensor, values: str) -> tuple[Tensor, Tensor | None]:
@@ -101,6 +106,7 @@ def rounded(name: str, weight: Tensor, values: str) -> tuple[Tensor, Tensor | No
         scales = weight.float().abs().reshape(len(weight), -1).amax(1) / 127
         scales = torch.where(scales > 0, scales, 1.0)
     stored = to_weight(to_integers(weight, values, scales), weight.dtype, tuple(weight.shape), values, scales)
+    stored = stored.to(weight.dtype)
     if not bool(torch.isfinite(stored).all()):
         raise PofError(f"weight {name!r} has values beyond the range of float16: save with values='exact'")
     return stored, scales

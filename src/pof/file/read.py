@@ -92,10 +92,10 @@ class PofFile:
     def __init__(self, path: str | Path, *, partial: bool = False) -> None:
         self._source: Source = open_source(path)
         self.name = self._source.name
-        header = self._source.read(0, HEADER_BYTES)
+        header = bytes(self._source.read(0, HEADER_BYTES))
         try:
             length = head_length(header)
-            self._head = read_head(header, self._source.read(HEADER_BYTES, length))
+            self._head = read_head(header, bytes(self._source.read(HEADER_BYTES, length)))
         except PofFileError as error:
             raise PofFileError(f"{self.name!r}: {error}") from None
         self._starts: dict[Chunk, tuple[int, int, int]] = {}

@@ -21,7 +21,7 @@ def weights_of(decoder: Decoder, state: State, needed: Needed) -> dict[str, Tens
     """The pruned tensors in `state`, by the functions that a live model uses."""
     magnitudes = cast(Magnitudes, decoder.head.magnitudes)
     parts = decoder.head.of_role("pruned")
-    weights = {info.name: decoder.weight(info) for info in parts}
+    weights = decoder.weights()
     if state == DENSE:
         return weights
     if not needed.by_rank:

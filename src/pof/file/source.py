@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pof.errors import PofError, PofFileError
+from pof.file.memory import fresh
 from pof.replacing import replacing
 
 
@@ -13,7 +14,7 @@ class Source(Protocol):
 
     name: str
 
-    def read(self, start: int, length: int) -> bytes:
+    def read(self, start: int, length: int) -> bytes | memoryview:
         """Up to `length` bytes from `start` on; fewer only at the end."""
 
     def size(self) -> int | None:
@@ -26,12 +27,17 @@ class LocalSource:
     def __init__(self, path: str | Path) -> None:
         self.name = str(path)
 
-    def read(self, start: int, length: int) -> bytes:
+    def read(self, start: int, length: int) -> memoryview:
         """Up to `length` bytes from `start` on."""
+        room = fresh(min(length, max(self.size() - start, 0))).data
         try:
-            with Path(self.name).open("rb") as file:
+            with Path(self.name).open("rb", buffering=0) as file:
                 file.seek(start)
-                return file.read(length)
+                found = 0
+                # One call may give less than is asked for.
+                while more := file.readinto(room[found:]):
+                    found += more
+                return room[:found]
         except OSError as error:
             raise PofFileError(f"cannot read {self.name!r}: {error.strerror or error}") from None
 

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pof.errors import PofFileError
-from pof.native import address, core, int64
+from pof.file.memory import fresh, fresh_parts
+from pof.native import address, addresses, core, int64
 
 Bytes = NDArray[Any]
 """Of type uint8. Spelled loosely, as all arrays here: numpy types do not survive the arithmetic."""
 
-STORED, DEFLATED = 0, 1
+STORED, DEFLATED, SEVENS = 0, 1, 2
+"""As it is; raw deflate; numbers below 128 in 7 bits each, which where they are noise is as small and faster."""
 DEFLATE_MOST = 1032
 """Deflate makes at most so many bytes of one."""
 SLACK = 64
@@ -22,6 +24,8 @@ BLOCK = 16384
 SMALL = 1 << 16
 """Streams up to this size are also tried with the slow search for repetitions."""
 SAMPLE = 1 << 16
+NOISE = 0.015
+"""So many bits from the most that there can be, a sample is noise, of which no code can make use."""
 
 
 class StreamWriter:
@@ -48,7 +52,6 @@ class StreamReader:
     """Gives back the streams of one chunk, in order."""
 
     def __init__(self, chunk: bytes | memoryview) -> None:
-        self._chunk = memoryview(chunk)
         cursor = VarintReader(np.frombuffer(chunk, np.uint8))
         count = cursor.next()
         if count > len(chunk):
@@ -56,28 +59,18 @@ class StreamReader:
         entries = [(cursor.next(), cursor.next(), cursor.byte()) for _ in range(count)]
         if cursor.position + sum(length for _, length, _ in entries) != len(chunk):
             raise PofFileError("the streams of a chunk do not add up to its length")
-        self._entries = iter(entries)
-        self._position = cursor.position
+        self._streams = iter(_decoded(memoryview(chunk)[cursor.position :], entries))
 
     def next(self) -> Bytes:
         """The next stream, decoded."""
-        entry = next(self._entries, None)
-        if entry is None:
+        found = next(self._streams, None)
+        if found is None:
             raise PofFileError("a chunk has too few streams")
-        size, length, method = entry
-        data = self._chunk[self._position : self._position + length]
-        self._position += length
-        if method == STORED:
-            if size != length:
-                raise PofFileError("a stored stream has a wrong length")
-            return np.frombuffer(data, np.uint8)
-        if method != DEFLATED:
-            raise PofFileError(f"a stream has the unknown method {method}")
-        return inflate(data, size)
+        return found
 
     def end(self) -> None:
         """Raise if there are more streams than were read."""
-        if next(self._entries, None) is not None:
+        if next(self._streams, None) is not None:
             raise PofFileError("a chunk has too many streams")
 
 
@@ -134,14 +127,48 @@ def deflate(parts: Sequence[Bytes | bytes], strategy: int = zlib.Z_DEFAULT_STRAT
 
 def inflate(data: bytes | memoryview, size: int) -> Bytes:
     """The `size` bytes that `data` holds; anything else is an error. Nothing larger is ever allocated."""
-    if size > DEFLATE_MOST * len(data) + SLACK:
-        raise PofFileError(f"{len(data)} bytes claim to hold {size}")
+    _check_claim(size, len(data))
+    return _inflated([data], [size])[0]
+
+
+def _decoded(data: memoryview, entries: Sequence[tuple[int, int, int]]) -> list[Bytes]:
+    """All streams of a chunk, from their bytes and the table of sizes, lengths and methods."""
+    streams, position, deflated = [], 0, []
+    for number, (size, length, method) in enumerate(entries):
+        streams.append(np.frombuffer(data[position : position + length], np.uint8))
+        position += length
+        if method == DEFLATED:
+            _check_claim(size, length)
+            deflated.append(number)
+        elif method == SEVENS:
+            if length != sevens_length(size):
+                raise PofFileError("a stream of 7-bit numbers has a wrong length")
+            streams[number] = _from_sevens(streams[number], size)
+        elif method != STORED:
+            raise PofFileError(f"a stream has the unknown method {method}")
+        elif size != length:
+            raise PofFileError("a stored stream has a wrong length")
+    # Long ones first, as two are decoded side by side.
+    deflated.sort(key=lambda number: -entries[number][1])
+    found = _inflated([streams[number].data for number in deflated], [entries[number][0] for number in deflated])
+    for number, stream in zip(deflated, found, strict=True):
+        streams[number] = stream
+    return streams
+
+
+def _inflated(packed: Sequence[bytes | memoryview], sizes: Sequence[int]) -> list[Bytes]:
     native = core()
-    if native is not None:
-        packed, out = np.frombuffer(data, np.uint8), np.empty(size, np.uint8)
-        if native.pof_inflate(address(packed), int64(len(packed)), address(out), int64(size)):
-            raise PofFileError("a stream cannot be inflated to the length that it claims")
-        return out
+    if native is None:
+        return [_inflated_by_zlib(data, size) for data, size in zip(packed, sizes, strict=True)]
+    sources, out = [np.frombuffer(data, np.uint8) for data in packed], fresh_parts(sizes)
+    lengths = np.array([len(source) for source in sources], np.int64)
+    streams = (int64(len(packed)), addresses(sources), address(lengths))
+    if native.pof_inflate(*streams, addresses(out), address(np.array(sizes, np.int64))):
+        raise PofFileError("a stream cannot be inflated to the length that it claims")
+    return out
+
+
+def _inflated_by_zlib(data: bytes | memoryview, size: int) -> Bytes:
     unpacker = zlib.decompressobj(-15)
     try:
         found = unpacker.decompress(data, max(size, 1))
@@ -153,11 +180,22 @@ def inflate(data: bytes | memoryview, size: int) -> Bytes:
     return np.frombuffer(found, np.uint8)
 
 
+def _check_claim(size: int, length: int) -> None:
+    """Raise if no deflated stream of `length` bytes can hold `size` of them: before memory is asked for."""
+    if size > DEFLATE_MOST * length + SLACK:
+        raise PofFileError(f"{length} bytes claim to hold {size}")
+
+
 def _smallest(parts: Sequence[Bytes], size: int) -> tuple[bytes, int]:
     """The shortest way to write the parts."""
     stored = b"".join(part.tobytes() for part in parts)
-    if not size or _is_noise(stored):
+    entropy = _sampled_entropy(stored) if size > SMALL else 0.0
+    if not size or entropy > 8 - NOISE:
         return stored, STORED
+    if entropy > 7 - NOISE:
+        numbers = np.frombuffer(stored, np.uint8)
+        if numbers.max() < 128:
+            return _to_sevens(numbers).tobytes(), SEVENS
     strategies = [zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE]
     if size > SMALL:
         # A sample shows which is better.
@@ -170,10 +208,40 @@ def _smallest(parts: Sequence[Bytes], size: int) -> tuple[bytes, int]:
     return (best, DEFLATED) if len(best) < size else (stored, STORED)
 
 
-def _is_noise(data: bytes) -> bool:
-    """Whether a large stream has no order of which a code could make use."""
-    if len(data) < SMALL:
-        return False
+def _sampled_entropy(data: bytes) -> float:
+    """Bits a byte of a sample, taken as independent."""
     counts = np.bincount(np.frombuffer(data, np.uint8)[:: max(1, len(data) // SAMPLE)], minlength=256)
     shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log2(shares)).sum()) > 7.985
+    return float(-(shares * np.log2(shares)).sum())
+
+
+def sevens_length(count: int) -> int:
+    """Bytes of so many numbers of 7 bits; every 8 of them fill 7 bytes."""
+    return 7 * (-(-count // 8))
+
+
+def _to_sevens(numbers: Bytes) -> Bytes:
+    """Each 8 numbers as one of 56 bits, the first lowest; the last ones are filled up with zeros."""
+    lanes = np.zeros((-(-len(numbers) // 8), 8), np.uint8)
+    lanes.reshape(-1)[: len(numbers)] = numbers
+    words = np.zeros(len(lanes), np.uint64)
+    for lane in range(8):
+        words |= lanes[:, lane].astype(np.uint64) << np.uint64(7 * lane)
+    return words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :7].reshape(-1)
+
+
+def _from_sevens(packed: Bytes, count: int) -> Bytes:
+    """The inverse of `_to_sevens`; what fills up the end must be zero."""
+    out = fresh(8 * (len(packed) // 7))
+    native = core()
+    if native is not None:
+        native.pof_from_sevens(address(packed), int64(len(packed) // 7), address(out))
+    else:
+        words = np.zeros((len(packed) // 7, 8), np.uint8)
+        words[:, :7] = packed.reshape(-1, 7)
+        lanes, whole = out.reshape(-1, 8), words.view("<u8").reshape(-1)
+        for lane in range(8):
+            lanes[:, lane] = whole >> np.uint64(7 * lane) & np.uint64(127)
+    if out[count:].any():
+        raise PofFileError("a stream of 7-bit numbers does not end with zeros")
+    return out[:count]

@@ -8,9 +8,10 @@ from pof.methods.dense import Dense
 from pof.methods.dpf import Dpf
 from pof.methods.dsr import Dsr
 from pof.methods.gradual import Gradual
+from pof.methods.nested import Nested
 from pof.methods.one_shot import OneShot
 from pof.methods.pof import Pof
-from pof.methods.protocol import Method, Span
+from pof.methods.protocol import Method, RunPass, Span
 
 METHODS: dict[str, Any] = {
     "dense": Dense,
@@ -21,6 +22,7 @@ METHODS: dict[str, Any] = {
     "dpf": Dpf,
     "dsr": Dsr,
     "cram": Cram,
+    "nested": Nested,
 }
 
-__all__ = ["METHODS", "Method", "Span"]
+__all__ = ["METHODS", "Method", "RunPass", "Span"]

@@ -24,7 +24,7 @@ from pof.errors import PofError
 from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
-from pof.methods.second_pass import moved, random_states, without_trace
+from pof.methods.second_pass import loss_scale, moved, random_states, without_trace
 from pof.planning import unwrap
 
 
@@ -63,7 +63,7 @@ class Cram:
         # Copied, because buckets of DistributedDataParallel may be the memory of both passes' gradients.
         clean = [p.grad.clone() for p in trained if p.grad is not None]
         self._model.zero_grad()
-        uphill = moved(trained, clean, self._settings.rho / _loss_scale(self._optimizer))
+        uphill = moved(trained, clean, self._settings.rho / loss_scale(self._optimizer))
         with uphill, without_trace(self._model, random):
             self._masks.choose(self._draw(step), self._settings.scope)
             with self._masks.applied():
@@ -98,9 +98,3 @@ class Cram:
         for name, weight in self._masks.weights.items():
             if weight.grad is not None:
                 weight.grad.masked_fill_(~self._masks.kept[name], 0.0)
-
-
-def _loss_scale(optimizer: Optimizer) -> float:
-    """What half precision multiplies the gradients by; accelerate's optimiser knows the scaler."""
-    scaler = getattr(optimizer, "scaler", None)
-    return 1.0 if scaler is None else float(scaler.get_scale())

@@ -1,6 +1,5 @@
 """What a training method is: the loop calls these few functions and knows nothing else of it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,12 +10,20 @@ from torch.optim import Optimizer
 
 from pof.checks import check_whole
 
-RunPass = Callable[[], Tensor]
-"""One forward and backward pass of the present batch at the model's present weights; returns the loss, detached.
 
-It is the whole batch of the step, over all ranks and all parts in which its gradients are accumulated. Like
-`backward()` it adds to `.grad`, which is empty when `Method.gradients` is called.
-"""
+class RunPass(Protocol):
+    """Runs the present batch at the model's present weights."""
+
+    def __call__(self, distill: float = 0.0) -> Tensor:
+        """One forward and backward pass; returns the loss, detached.
+
+        It is the whole batch of the step, over all ranks and all parts in which its gradients are accumulated. Like
+        `backward()` it adds to `.grad`, which is empty when `Method.gradients` is called.
+
+        Args:
+            distill: the share of the loss that is not that of the labels but the Kullback-Leibler divergence of the
+                outputs from those of the first pass of this step.
+        """
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pof.calibrate import norm_layers, read_statistics, write_statistics
 
@@ -46,6 +47,12 @@ def random_states(model: nn.Module) -> RandomStates:
     """The states of the random numbers that a pass of `model` may draw from."""
     devices = {str(p.device) for p in model.parameters() if p.device.type == "cuda"}
     return {"cpu": torch.get_rng_state(), **{device: torch.cuda.get_rng_state(device) for device in devices}}
+
+
+def loss_scale(optimizer: Optimizer) -> float:
+    """What half precision multiplies the gradients by; accelerate's optimiser knows the scaler."""
+    scaler = getattr(optimizer, "scaler", None)
+    return 1.0 if scaler is None else float(scaler.get_scale())
 
 
 def _set_random_states(states: RandomStates) -> None:

@@ -1,6 +1,6 @@
 """The training loop. It knows batches, gradients and steps, and no method by name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 import torch
@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from pof.data.protocol import Dataset
 from pof.errors import PofError
-from pof.methods import Method, Span
+from pof.methods import Method, RunPass, Span
 from pof.train.events import Step
 from pof.train.learning_rate import learning_rate
 from pof.train.recipe import Recipe
@@ -104,7 +104,7 @@ class Trainer:
         if device != "cpu":
             getattr(torch, device).manual_seed(seed)
 
-    def _pass(self, inputs: Tensor, labels: Tensor) -> Callable[[], Tensor]:
+    def _pass(self, inputs: Tensor, labels: Tensor) -> RunPass:
         """The forward and backward pass of one batch, in as many parts as the recipe says."""
         engine, parts = self._accelerator, self._recipe.run.accumulate
         inputs, labels = inputs.to(engine.device), labels.to(engine.device)
@@ -112,18 +112,32 @@ class Trainer:
             inputs = inputs.to(memory_format=torch.channels_last)
         batches = list(zip(inputs.chunk(parts), labels.chunk(parts), strict=True))
 
-        def run_pass() -> Tensor:
+        first: list[Tensor] = []
+
+        def run_pass(distill: float = 0.0) -> Tensor:
             total = torch.zeros((), device=engine.device)
             for number, (images, targets) in enumerate(batches, start=1):
                 last = number == len(batches)
                 # Ranks exchange gradients once, with the last part.
                 with nullcontext() if last else engine.no_sync(self._model), engine.autocast():
-                    loss = F.cross_entropy(self._model(images), targets) * (len(images) / len(inputs))
+                    outputs = self._model(images)
+                    loss = F.cross_entropy(outputs, targets)
+                    if distill:
+                        loss = loss.lerp(_divergence(outputs, first[number - 1]), distill)
+                    loss = loss * (len(images) / len(inputs))
                     engine.backward(loss)
+                if len(first) < len(batches):
+                    first.append(outputs.detach())
                 total += loss.detach()
             return total
 
         return run_pass
+
+
+def _divergence(outputs: Tensor, teacher: Tensor) -> Tensor:
+    """The Kullback-Leibler divergence of the classes' probabilities from the teacher's, a mean over images."""
+    found, wanted = (F.log_softmax(values.float(), 1) for values in (outputs, teacher))
+    return F.kl_div(found, wanted, reduction="batchmean", log_target=True)
 
 
 def span_of(recipe: Recipe, data: Dataset) -> Span:

@@ -1,0 +1,113 @@
+"""Nested training: every step also trains the network that pruning would leave, at a sparsity drawn anew each time.
+
+    g  = gradient of L(w)                                         the clean pass
+    w' = w + rho * g                                              uphill, as in CrAM; rho = 0 leaves it out
+    m  = the largest (1 - s) * n magnitudes of w',  s drawn from [low, high], nearer to high where skew > 1
+    g' = gradient of (1 - d) * L(w' * m) + d * KL(the clean pass || this one),   on the same batch
+    w <- update(w, g + g' * m)
+
+In a share `bands` of the steps the second pass is at the recovered network instead: w' from `low` to s is filled with
+alpha * sign, and g' is not masked. BatchNorm statistics are those of the clean pass.
+
+Reference: none; it joins CrAM's step (A. Peste et al., 2023) with distillation from the dense network within the step.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pof.checks import check_choice, check_not_negative, check_share
+from pof.errors import PofError
+from pof.magnitude import check_sparsity
+from pof.methods.protocol import RunPass, Span
+from pof.methods.second_pass import loss_scale, moved, random_states, without_trace
+from pof.planning import plan, unwrap
+from pof.pruned_pass import pruned
+from pof.states import Scope
+
+
+class Nested:
+    """Two passes a step; the weights stay dense."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        """The range of sparsities and how they are drawn, and what the second pass learns from."""
+
+        low: float = 0.5
+        high: float = 0.9
+        skew: float = 1.0
+        distill: float = 0.5
+        rho: float = 0.0
+        bands: float = 0.0
+        scope: str = "layer"
+
+        def __post_init__(self) -> None:
+            if check_sparsity(self.low, "low") > check_sparsity(self.high, "high"):
+                raise PofError(f"low={self.low:g} must not exceed high={self.high:g}: swap them")
+            check_not_negative(self.skew, "skew", "1 draws evenly, 2 nearer to high")
+            check_share(self.distill, "distill", "the share of the second pass's loss that is distilled")
+            check_share(self.bands, "bands", "the share of steps with a recovered second pass")
+            check_not_negative(self.rho, "rho", "0 for no step uphill")
+            check_choice(self.scope, "scope", ("layer", "global"))
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
+        """Dense at first, and for good."""
+        self._model, self._optimizer = unwrap(model), optimizer
+        self._settings, self._span = settings, span
+        self._scope: Scope = "global" if settings.scope == "global" else "layer"
+        self._weights = plan(model).parameters(model)
+        self._pruned_loss: Tensor | None = None
+
+    def gradients(self, step: int, run_pass: RunPass) -> Tensor:
+        """The clean pass, and one at pruned weights; the gradients are the sum."""
+        random = random_states(self._model)
+        loss = run_pass()
+        trained = [p for p in self._model.parameters() if p.grad is not None]
+        # Copied, because buckets of DistributedDataParallel may be the memory of both passes' gradients.
+        clean = [p.grad.clone() for p in trained if p.grad is not None]
+        self._model.zero_grad()
+        sparsity, recover_from = self._draw(step)
+        settings = self._settings
+        with (
+            moved(trained, clean, settings.rho / loss_scale(self._optimizer)),
+            without_trace(self._model, random),
+            pruned(self._model, sparsity, recover_from=recover_from, scope=self._scope),
+        ):
+            self._pruned_loss = run_pass(settings.distill)
+            self._mask_gradients()
+        for parameter, gradient in zip(trained, clean, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return loss
+
+    def after_step(self, step: int) -> None:
+        """Nothing to do."""
+
+    def finish(self) -> None:
+        """The weights are dense."""
+
+    def figures(self) -> dict[str, float]:
+        """The loss of the last second pass."""
+        return {} if self._pruned_loss is None else {"pruned_loss": float(self._pruned_loss)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: a step depends on nothing but the weights and its number."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to take back."""
+
+    def _draw(self, step: int) -> tuple[float, float | None]:
+        """The sparsity of this step's second pass, and where its band begins, if it has one."""
+        settings = self._settings
+        where, which = torch.rand(2, generator=self._span.generator(step), dtype=torch.float64).tolist()
+        sparsity = settings.high - (settings.high - settings.low) * where**settings.skew
+        return sparsity, settings.low if which < settings.bands and sparsity > settings.low else None
+
+    def _mask_gradients(self) -> None:
+        """Inside the pruned pass: no gradient where the weight is zero."""
+        for weight in self._weights.values():
+            if weight.grad is not None:
+                weight.grad.masked_fill_(weight == 0, 0.0)
