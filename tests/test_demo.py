@@ -73,4 +73,4 @@ def test_without_matplotlib_the_figures_are_still_shown(
     assert main(["demo"]) == 0
     printed = capsys.readouterr()
     assert "70%" in printed.out
-    assert "pip install 'pof[plot]'" in printed.out
+    assert "pip install matplotlib" in printed.out

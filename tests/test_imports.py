@@ -69,7 +69,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "weight_states",
     },
     # The training methods, behind one protocol.
-    "methods": {"calibrate", "checks", "errors", "hold", "hooks", "magnitude", "on_the_fly", "planning"},
+    "methods": {
+        "calibrate",
+        "checks",
+        "errors",
+        "hold",
+        "hooks",
+        "magnitude",
+        "on_the_fly",
+        "planning",
+        "pruned_pass",
+        "states",
+    },
     # Networks, datasets, and reports: a report reads records, never a model.
     "models": {"errors"},
     "data": {"checks", "errors"},

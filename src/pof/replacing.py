@@ -20,7 +20,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
+        # The permissions that a new file has here, whatever the block gives it.
+        temporary.touch()
+        permissions = temporary.stat().st_mode
+        temporary.unlink()
         yield temporary
+        temporary.chmod(permissions)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(target)

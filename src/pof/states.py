@@ -46,6 +46,13 @@ def recovered_state(sp1: object, sp2: object, names: tuple[str, str] = ("sp1", "
     return State(high, low)
 
 
+def asked_state(sparsity: float | None, recover_from: float | None) -> State:
+    """The state that a caller means by these two."""
+    if sparsity is None:
+        raise PofError("recover_from needs a sparsity, where the band ends: pass both")
+    return pruned_state(sparsity, recover_from)
+
+
 def band_counts(entries: Sequence[Entry], keys: Sequence[Tensor] | None, state: State) -> list[tuple[int, int]]:
     """For each entry how many weights are zero, and how many are zero or in the band, in `state`.
 

@@ -150,7 +150,7 @@ def test_bad_settings(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PofError, match="batch=25 must be at most 24"):
         ImageFolder(root, size=16, workers=0).train_batches(25, seed=0, epoch=0)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(PofError, match=r"pip install 'pof\[data\]'"):
+    with pytest.raises(PofError, match=r"pip install pillow"):
         ImageFolder(root)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-
 from pof.errors import PofFileError
 from pof.file.streams import DEFLATED, SEVENS, STORED, StreamReader, StreamWriter, sevens_length, varint
 

@@ -16,7 +16,7 @@ from pof.methods import METHODS, Method, Span
 class Tiny:
     """A linear layer of a few weights, and a loss whose gradient at the weights w is `gradient(w)`.
 
-    `seen` are the weights at which each pass was taken.
+    `seen` are the weights at which each pass was taken, `distilled` the share that was asked to be distilled.
     """
 
     def __init__(self, weights: list[float], gradient: Callable[[Tensor], Tensor], **sgd: float) -> None:
@@ -24,6 +24,7 @@ class Tiny:
         self.model.weight.data = torch.tensor([weights])
         self.optimizer = SGD(self.model.parameters(), **{"lr": 0.5, **sgd})
         self.seen: list[list[float]] = []
+        self.distilled: list[float] = []
         self._gradient = gradient
 
     @property
@@ -39,8 +40,9 @@ class Tiny:
     def momentum(self) -> list[float]:
         return self.optimizer.state[self.model.weight]["momentum_buffer"][0].tolist()
 
-    def run_pass(self) -> Tensor:
+    def run_pass(self, distill: float = 0.0) -> Tensor:
         self.seen.append(self.weights)
+        self.distilled.append(distill)
         loss = (self.model.weight * self._gradient(self.model.weight.detach())).sum()
         loss.backward()
         return loss.detach()

@@ -13,13 +13,33 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD
 
 import pof
 from pof.data import digits
 from pof.methods import METHODS, Method, Span
 from pof.models import digits_convnet
+
+
+class OnePass:
+    """The pass of one batch, as the loop gives it to a method."""
+
+    def __init__(self, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+        self._model, self._images, self._labels = model, images, labels
+        self._first: Tensor | None = None
+
+    def __call__(self, distill: float = 0.0) -> Tensor:
+        outputs = self._model(self._images)
+        loss = F.cross_entropy(outputs, self._labels)
+        self._first = outputs.detach() if self._first is None else self._first
+        if distill:
+            teacher = self._first.softmax(1)
+            divergence = (teacher * (self._first.log_softmax(1) - outputs.log_softmax(1))).sum(1).mean()
+            loss = (1 - distill) * loss + distill * divergence
+        loss.backward()
+        return loss.detach()
+
 
 STEPS = 25
 BATCH = 16
@@ -57,10 +77,7 @@ class Run:
         for step in range(start, stop):
             chosen = torch.randint(len(images), (BATCH,), generator=torch.Generator().manual_seed(step))
 
-            def run_pass(chosen: Tensor = chosen) -> Tensor:
-                loss = F.cross_entropy(self.model(images[chosen]), labels[chosen])
-                loss.backward()
-                return loss.detach()
+            run_pass = OnePass(self.model, images[chosen], labels[chosen])
 
             self.optimizer.zero_grad()
             self.losses.append(float(self.method.gradients(step, run_pass)))

@@ -168,7 +168,7 @@ def test_eval_and_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert len(rows) == 13
     assert main(["sweep", str(tmp_path / "run")]) == 0
     assert "pruned at 0.7" in capsys.readouterr().out
-    assert main(["eval", str(file)]) == 2
-    assert "name --model and --data" in capsys.readouterr().err
+    assert main(["eval", str(file), "--json"]) == 0, "the file says of which model and dataset it is"
+    assert json.loads(capsys.readouterr().out)["accuracy"] == dense
     assert main(["eval", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err

@@ -1,15 +1,18 @@
 """Run a recipe on the rank that the environment names, and keep its weights: `python two_processes.py RECIPE OUT`."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 from safetensors.torch import save_file
 from torch import nn
 
+from pof.train.engine import engine_for
+from pof.train.folder import own_folder
+from pof.train.origin import open_records
 from pof.train.recipe import read_recipe
-from pof.train.run import _open_records, _Run
+from pof.train.run import _Run
 
 
 def plain_net() -> nn.Module:
@@ -28,9 +31,11 @@ def main(recipe_path: str, out: str) -> None:
     """Train, then write what this rank ended with."""
     torch.set_num_threads(1)
     recipe, folder = read_recipe(recipe_path), Path(out)
-    engine = Accelerator(cpu=True)
-    run = _Run(recipe, folder, _open_records(folder, recipe, mend=engine.is_main_process), engine)
-    assert run.go(lambda _: None).finished
+    engine = engine_for(recipe)
+    run = _Run(recipe, folder, open_records(folder, recipe, engine), engine)
+    with own_folder(folder) if engine.is_main_process else nullcontext():
+        engine.wait_for_everyone()
+        assert run.go(lambda _: None).finished
     state = {name: value.contiguous() for name, value in run._model.state_dict().items()}
     save_file(state, folder / f"rank{engine.process_index}.safetensors")
     engine.end_training()

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"Pruned, nothing trained afterwards; accuracy on {result.test_images} test images.")
     print("+band:  30 % are zero, and from there to the ratio alpha*sign(w) is filled in")
     print("+stats: BatchNorm statistics re-estimated from training images, no labels")
-    print(f"Plot: {draw(result, str(plot))}" if can_plot() else "No plot: pip install 'pof[plot]' draws one")
+    print(f"Plot: {draw(result, str(plot))}" if can_plot() else "No plot: pip install matplotlib draws one")
     print(f"{time.perf_counter() - start:.0f} s in all")
     return 0
 

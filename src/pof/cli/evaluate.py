@@ -7,6 +7,7 @@ import argparse
 import json
 
 from pof.cli import trained
+from pof.cli.shares import share
 
 HELP = "test a trained network at one sparsity"
 
@@ -14,24 +15,26 @@ HELP = "test a trained network at one sparsity"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof eval`."""
     trained.add_arguments(parser)
-    parser.add_argument("--sparsity", type=float, default=0.0, help="share of weights to prune (0, dense)")
-    parser.add_argument("--recover-from", type=float, metavar="SP1", help="fill the band from SP1 to the sparsity")
+    parser.add_argument("--sparsity", type=share, help="share of weights to prune (none)")
+    parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
     parser.add_argument("--calibrate", action="store_true", help="re-estimate BatchNorm statistics first")
 
 
 def run(options: argparse.Namespace) -> int:
     """Evaluate one state and print it."""
     found = trained.load(options)
-    from pof.states import pruned_state
+    from pof.report.accuracies import state_name
+    from pof.states import DENSE, asked_state
     from pof.train.evaluate import sweep
 
-    state = pruned_state(options.sparsity, options.recover_from)
+    as_it_is = options.sparsity is None and options.recover_from is None
+    state = DENSE if as_it_is else asked_state(options.sparsity, options.recover_from)
     (result,) = sweep(found.model, found.elastic, found.data, [state], calibrate=options.calibrate)
     accuracy = result.plain if result.calibrated is None else result.calibrated
     if options.json:
         print(json.dumps({**state._asdict(), "zeros": result.zeros, "accuracy": accuracy}))
     else:
         statistics = "as trained" if result.calibrated is None else "re-estimated"
-        print(f"{state}: accuracy {100 * accuracy:.2f} % on {found.data.test_images} test images")
+        print(f"{state_name(state._asdict())}: accuracy {100 * accuracy:.2f} % on {found.data.test_images} test images")
         print(f"{100 * result.zeros:.1f} % of the weights are zero; BatchNorm statistics {statistics}")
     return 0

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pof
 from pof.cli import demo, evaluate, inspect, pack, sweep, train, unpack
@@ -28,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: pof demo",
     )
     top.add_argument("--version", action="version", version=f"pof {pof.__version__}")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = top.add_subparsers(dest="verb", metavar="VERB")
     for name, verb in VERBS.items():
         verb.add_arguments(
             verbs.add_parser(
@@ -40,7 +41,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
+    # A model of the user's own may lie in the present folder, as it does for `python -m pof`.
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
     options = parser().parse_args(arguments)
+    if options.verb is None:
+        parser().print_help(sys.stderr)
+        return 2
     try:
         code: int = VERBS[options.verb].run(options)
         return code

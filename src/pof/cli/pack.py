@@ -10,13 +10,15 @@ example: pof pack model.safetensors model.pof --values fp16
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pof.errors import PofError
 
 if TYPE_CHECKING:
-    from pof.states import Magnitudes
+    from pof.states import Magnitudes, Scope
 
+KEPT = ("model", "data", "recipe")
+"""What of IN's own metadata goes into the file."""
 HELP = "write a .pof file from a state_dict"
 
 
@@ -26,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="OUT", help="the .pof file to write")
     parser.add_argument("--values", choices=("exact", "fp16", "int8"), default="exact", help="how (exact)")
     parser.add_argument("--stages", metavar="S,S,...", help="sparsities where it can be cut (0.9,0.7,0.3); '' for none")
-    parser.add_argument("--scope", choices=("layer", "global"), default="layer", help="what is ranked together (layer)")
+    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (layer)")
     parser.add_argument(
-        "--magnitudes", choices=("raw", "unit"), help="unit for what was trained with pof (a run: as it was trained)"
+        "--magnitudes", choices=("raw", "unit"), help="unit for what was trained with pof (as IN says, else raw)"
     )
     parser.add_argument("--include", metavar="GLOB", action="append", default=[], help="prune only these")
     parser.add_argument("--exclude", metavar="GLOB", action="append", default=[], help="do not prune these")
@@ -38,27 +40,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Pack, and say how small it became."""
     stages = parse_stages(options.stages)
+    if not options.target.endswith(".pof"):
+        raise PofError(f"OUT {options.target!r} must end in .pof")
     try:
         from pof.file.write import DEFAULT_STAGES, save_state_dict
-        from pof.train.weights import read_weights
+        from pof.train.weights import facts_of, read_weights
     except ModuleNotFoundError as error:
-        raise PofError(f"this needs {error.name}: pip install 'pof[train]'") from None
+        raise PofError(f"this needs {error.name}: pip install {error.name}") from None
     state = read_weights(options.source)
+    facts = _run_facts(Path(options.source)) if Path(options.source).is_dir() else facts_of(options.source)
+    scope = cast("Scope", options.scope or facts.get("scope", "layer"))
+    magnitudes = cast("Magnitudes", options.magnitudes or facts.get("magnitudes", "raw"))
     dense = sum(value.numel() * value.element_size() for value in state.values())
     size = save_state_dict(
         state,
         options.target,
         values=options.values,
-        scope=options.scope,
-        magnitudes=options.magnitudes or _magnitudes_of(options.source),
+        scope=scope,
+        magnitudes=magnitudes,
         include=options.include,
         exclude=options.exclude,
         stages=DEFAULT_STAGES if stages is None else stages,
+        metadata={name: facts[name] for name in KEPT if name in facts},
     )
     if options.json:
         print(json.dumps({"out": options.target, "bytes": size, "dense_bytes": dense}))
     else:
         print(f"{options.target}: {size:,} bytes, {size / max(dense, 1):.1%} of the {dense:,} bytes of its tensors")
+        together = "each layer by itself" if scope == "layer" else "all layers together"
+        print(f"ranked by {magnitudes} magnitudes, {together}")
     return 0
 
 
@@ -72,13 +82,9 @@ def parse_stages(text: str | None) -> tuple[float, ...] | None:
         raise PofError(f"--stages {text!r} must be numbers, such as 0.9,0.7,0.3") from None
 
 
-def _magnitudes_of(source: str) -> "Magnitudes":
-    """What to rank: as a run was trained, else raw."""
-    if not Path(source).is_dir():
-        return "raw"
-    try:
-        from pof.train.build import magnitudes_of
-        from pof.train.trained import recipe_of
-    except ModuleNotFoundError as error:
-        raise PofError(f"a run's folder needs {error.name}: pip install 'pof[train]'") from None
-    return magnitudes_of(recipe_of(Path(source)))
+def _run_facts(folder: Path) -> dict[str, str]:
+    """What the recipe of a run says of its weights."""
+    from pof.train.build import weights_facts
+    from pof.train.trained import recipe_of
+
+    return weights_facts(recipe_of(folder))

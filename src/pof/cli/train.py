@@ -9,6 +9,7 @@ example: pof train recipes/digits-pof.toml --set run.epochs=5 --out runs/try
 import argparse
 import json
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 RECENT = 50
 """Steps over which the images a second are counted."""
+WIDTH = 79
 HELP = "train or fine-tune a network as a recipe says"
 
 
@@ -40,12 +42,15 @@ def run(options: argparse.Namespace) -> int:
         from pof.train.recipe import read_recipe
         from pof.train.run import run_recipe
     except ModuleNotFoundError as error:
-        raise PofError(f"training needs {error.name}: pip install 'pof[train]'") from None
+        raise PofError(f"training needs {error.name}: pip install {error.name}") from None
     changes = list(options.set)
-    changes += [f"model.name={options.model}"] if options.model else []
-    changes += [f"model.weights={options.weights}"] if options.weights else []
+    # As JSON strings, which are TOML's too: a file may be called 123.
+    changes += [f"model.name={json.dumps(options.model)}"] if options.model else []
+    changes += [f"model.weights={json.dumps(options.weights)}"] if options.weights else []
     recipe = read_recipe(options.recipe, changes)
     out = options.out or f"runs/{recipe.name}-{recipe.run.seed}"
+    if int(os.environ.get("RANK", "0")):
+        return 0 if run_recipe(recipe, out).finished else 130  # one of several processes speaks
     if options.json:
         outcome = run_recipe(recipe, out)
         print(json.dumps({"out": out, **vars(outcome)}))
@@ -59,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
         return 130
     if outcome.already:
         print(f"{out} has finished already; nothing was done")
-    print(accuracy_table(outcome.table, outcome.test_images))
+    if outcome.table:
+        print(accuracy_table(outcome.table, outcome.test_images))
     print(f"accuracy {_percent(outcome.accuracy)} after {outcome.step} steps; weights in {out}/model.safetensors")
     return 0
 
@@ -87,7 +93,7 @@ class _Display:
         if isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Epoch):
-            self._bars.line(f"epoch {event.epoch}/{event.epochs}  {_note(event.figures)}")
+            self._bars.line(_lines(f"epoch {event.epoch}/{event.epochs}", _figures(event.figures)))
         else:
             self._bars.update("testing", event.done, event.states, event.state)
 
@@ -96,15 +102,30 @@ class _Display:
         (began, images), (now, _) = self._lately[0], self._lately[-1]
         rate = (event.images - images) / max(now - began, 1e-9)
         figures = {"loss": event.loss, **event.figures, "images/s": round(rate)}
-        self._bars.update(self._name, event.step, event.steps, _note(figures))
+        self._bars.update(self._name, event.step, event.steps, "  ".join(_figures(figures)))
 
 
 SHORT = {"images_per_second": "images/s", "learning_rate": "lr"}
 
 
-def _note(figures: Mapping[str, float]) -> str:
+def _figures(figures: Mapping[str, float]) -> list[str]:
+    """Each with its name, without those that are not known yet."""
     known = {SHORT.get(key, key): value for key, value in figures.items() if not math.isnan(value)}
-    return "  ".join(f"{key} {value:.3g}" if value < 100 else f"{key} {value:.0f}" for key, value in known.items())
+    return [f"{key} {_percent(value) if key == 'accuracy' else _short(value)}" for key, value in known.items()]
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _lines(title: str, parts: list[str]) -> str:
+    """The parts after the title, in as many lines of at most 79 columns as they need."""
+    lines = [title]
+    for part in parts:
+        if len(lines[-1]) + 2 + len(part) > WIDTH:
+            lines.append(" " * len(title))
+        lines[-1] += f"  {part}"
+    return "\n".join(lines)
 
 
 def _percent(accuracy: float | None) -> str:

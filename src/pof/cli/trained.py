@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say which network, on which images, ranked how."""
     parser.add_argument("source", metavar="RUN_OR_FILE", help="a run's folder, or a file of weights")
-    parser.add_argument("--model", metavar="NAME", help="for a file: a model of pof, or MODULE:FUNCTION")
-    parser.add_argument("--data", metavar="NAME", help="for a file: the dataset")
-    parser.add_argument("--scope", choices=("layer", "global"), default="layer", help="what is ranked together (layer)")
+    parser.add_argument(
+        "--model", metavar="NAME", help="for a file that does not say: a model of pof, or MODULE:FUNCTION"
+    )
+    parser.add_argument("--data", metavar="NAME", help="for a file that does not say: the dataset")
+    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (layer)")
     parser.add_argument("--magnitudes", choices=("raw", "unit"), help="raw, or unit for what was trained on the sphere")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
@@ -24,7 +26,7 @@ def load(options: argparse.Namespace) -> "Trained":
     try:
         from pof.train.trained import load_trained
     except ModuleNotFoundError as error:
-        raise PofError(f"this needs {error.name}: pip install 'pof[train]'") from None
+        raise PofError(f"this needs {error.name}: pip install {error.name}") from None
     return load_trained(
         options.source, model=options.model, data=options.data, scope=options.scope, magnitudes=options.magnitudes
     )

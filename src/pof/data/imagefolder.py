@@ -45,7 +45,7 @@ class ImageFolder:
         workers = min(4, _cores()) if workers is None else workers
         check_natural(workers, "workers")
         if importlib.util.find_spec("PIL") is None:
-            raise PofError("imagefolder needs pillow to decode images: pip install 'pof[data]'")
+            raise PofError("imagefolder needs pillow to decode images: pip install pillow")
         folder = Path(root).expanduser()
         self.class_names = _class_names(folder / "train")
         names = _class_names(folder / "val")

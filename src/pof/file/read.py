@@ -17,7 +17,7 @@ from pof.file.layout import BASE, Chunk, chunks_for, chunks_of, needed_for, stat
 from pof.file.rebuild import weights_of
 from pof.file.source import Source, open_source
 from pof.planning import unwrap
-from pof.states import State, pruned_state
+from pof.states import State, asked_state
 from pof.table import text_table
 
 
@@ -206,16 +206,9 @@ class PofFile:
             raise PofFileError(f"{self.name!r} has {there - self.size} bytes too many at its end")
         if there < self.size and not partial:
             raise PofFileError(
-                f"{self.name!r} is cut off: {there} of {self.size} bytes; partial=True opens the stages that are there"
+                f"{self.name!r} is cut off: {there} of {self.size} bytes; partial=True (--partial) opens what is there"
             )
         return there
-
-
-def asked_state(sparsity: float | None, recover_from: float | None) -> State:
-    """The state that a caller means by these two."""
-    if sparsity is None:
-        raise PofError("recover_from needs a sparsity, where the band ends: pass both")
-    return pruned_state(sparsity, recover_from)
 
 
 def _refuse_other(target: dict[str, Tensor], found: dict[str, Tensor], name: str) -> None:

@@ -13,20 +13,22 @@ def accuracy_table(rows: Sequence[Mapping[str, float | None]], test_images: int)
         >>> print(accuracy_table([row], 500))
         state              zeros  accuracy, %  new statistics
         recovered 0.3-0.7  30.0%  91.00        -
-        Top-1 on 500 test images; new statistics: BatchNorm's re-estimated, nothing trained.
+        Top-1 on 500 test images.
+        New statistics: those of BatchNorm re-estimated, nothing trained.
     """
     header = ("state", "zeros", "accuracy, %", "new statistics")
     cells = [
-        (_name(row), f"{row['zeros']:.1%}", _percent(row["accuracy"]), _percent(row["calibrated"])) for row in rows
+        (state_name(row), f"{row['zeros']:.1%}", _percent(row["accuracy"]), _percent(row["calibrated"])) for row in rows
     ]
-    note = "new statistics: BatchNorm's re-estimated, nothing trained."
-    return f"{text_table(header, cells)}\nTop-1 on {test_images} test images; {note}"
+    note = "New statistics: those of BatchNorm re-estimated, nothing trained."
+    return f"{text_table(header, cells)}\nTop-1 on {test_images} test images.\n{note}"
 
 
-def _name(row: Mapping[str, float | None]) -> str:
+def state_name(row: Mapping[str, float | None]) -> str:
+    """What the state of a row is called."""
     high, low = row["sparsity"], row["recover_from"]
     if high == low:
-        return f"pruned at {high:g}" if high else "as trained"
+        return f"pruned at {high:g}" if high else "as it is"
     return f"recovered {low:g}-{high:g}"
 
 

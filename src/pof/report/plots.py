@@ -42,7 +42,7 @@ def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path) -> 
     """Draw accuracy over sparsity to `path` (PNG, SVG or PDF by its ending)."""
     target = check_plot_path(path)
     if not can_plot():
-        raise PofError("plots need matplotlib: pip install 'pof[plot]'")
+        raise PofError("plots need matplotlib: pip install matplotlib")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")

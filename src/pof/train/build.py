@@ -1,10 +1,11 @@
 """From a recipe to the things that it names: dataset, model, optimiser, method."""
 
 import importlib
+import inspect
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from pof.data import DATASETS
@@ -30,7 +31,7 @@ def build_data(recipe: DataRecipe) -> Dataset:
 
 def build_model(recipe: ModelRecipe, classes: int) -> nn.Module:
     """The model, with its starting weights."""
-    model = MODELS[recipe.name](num_classes=classes) if recipe.name in MODELS else _import_model(recipe.name)
+    model = MODELS[recipe.name](num_classes=classes) if recipe.name in MODELS else _import_model(recipe.name, classes)
     if recipe.weights:
         load_weights(model, recipe.weights)
     if recipe.normalize_inputs:
@@ -68,16 +69,49 @@ def magnitudes_of(recipe: Recipe) -> Magnitudes:
     return "unit" if getattr(recipe.settings, "sphere", False) else "raw"
 
 
-def _import_model(name: str) -> nn.Module:
+def weights_facts(recipe: Recipe) -> dict[str, str]:
+    """What a file of the weights of a run says of them."""
+    return {
+        "model": recipe.model.name,
+        "data": recipe.data.name,
+        "recipe": recipe.hash,
+        "magnitudes": magnitudes_of(recipe),
+    }
+
+
+def check_fit(model: nn.Module, data: Dataset, names: tuple[str, str]) -> None:
+    """Raise if the model does not take the images or does not know all classes; `names` are those of both."""
+    image = next(data.test_batches(1))[0].to(next(model.parameters()).device)
+    training = {module: module.training for module in model.modules()}
+    try:
+        with torch.no_grad():
+            outputs = model.eval()(image)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise PofError(f"the model {names[0]!r} does not take {names[1]!r} images {data.shape}: {reason}") from None
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < data.classes:
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise PofError(f"the model {names[0]!r} must give (batch, {data.classes}) for {names[1]!r}, not {found}")
+
+
+def _import_model(name: str, classes: int) -> nn.Module:
     module_name, colon, function = name.partition(":")
-    if not colon:
+    if not colon or not module_name or not function:
         raise PofError(
             f"model.name={name!r} is no model: known are {', '.join(MODELS)}; your own is package.module:function"
         )
     try:
-        made = getattr(importlib.import_module(module_name), function)()
+        make = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:
-        raise PofError(f"model.name={name!r} cannot be imported: {error}") from None
+        where = (
+            "write it as module:function, without .py" if ".py" in name else "it is looked for here and on PYTHONPATH"
+        )
+        raise PofError(f"model.name={name!r} cannot be imported ({error}): {where}") from None
+    takes_classes = callable(make) and "num_classes" in inspect.signature(make).parameters
+    made = make(num_classes=classes) if takes_classes else make()
     if not isinstance(made, nn.Module):
         raise PofError(f"model.name={name!r} gave a {type(made).__name__}, not a torch.nn.Module")
     return made

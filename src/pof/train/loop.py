@@ -53,7 +53,7 @@ class Trainer:
     def steps(self, start: int) -> Iterator[Step]:
         """Train from step `start` to the end; yields after every step. Between two yields everything is consistent."""
         span, recipe = self._span, self._recipe
-        images, total, unseen = 0, torch.zeros(()), 0
+        images, total, unseen = 0, torch.zeros((), device=self._device), 0
         shown, figures = float("nan"), self._method.figures()
         for step, (inputs, labels) in self._batches(start):
             rate = learning_rate(recipe.optimizer, step, span.steps, span.steps_per_epoch)
@@ -64,7 +64,7 @@ class Trainer:
             images += recipe.data.batch
             if (step + 1) % CHECK_EVERY == 0 or (step + 1) % span.steps_per_epoch == 0:
                 shown = float(self._accelerator.reduce(total, "mean")) / unseen
-                total, unseen = torch.zeros(()), 0
+                total, unseen = torch.zeros((), device=self._device), 0
                 if not shown < float("inf"):
                     raise PofError(
                         f"the loss is {shown} at step {step}: lower optimizer.learning_rate or method settings"
@@ -94,7 +94,7 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._method.after_step(step)
-        return loss.cpu()
+        return loss
 
     def _seed(self, step: int) -> None:
         """Random numbers depend on the step, so that dropout goes on as it would have after a resume."""

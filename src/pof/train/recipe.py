@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from pof.checks import check_choice, check_not_negative, check_whole
 from pof.errors import PofError
@@ -17,6 +17,10 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+
+WITHOUT_EFFECT = ("name", "data.root", "data.workers", "run.evaluate_every", "run.checkpoint_steps")
+"""Keys that do not change what is trained: a run may go on with other values."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class OptimizerRecipe:
             check_not_negative(getattr(self, name), f"optimizer.{name}", "see the shipped recipes")
         if not self.period > 0:
             raise PofError(f"optimizer.period={self.period!r} must be a number of epochs above 0")
+        if self.nesterov and not self.momentum:
+            raise PofError("optimizer.nesterov needs a momentum above 0: set optimizer.momentum=0.9")
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,9 @@ class RunRecipe:
         check_choice(self.precision, "run.precision", ("no", "bf16", "fp16"))
         for name in ("epochs", "accumulate", "evaluate_every"):
             check_whole(getattr(self, name), f"run.{name}", "a whole number")
+        for name, most in (("seed", 2**63), ("checkpoint_steps", 2**31)):
+            if not 0 <= getattr(self, name) < most:
+                raise PofError(f"run.{name}={getattr(self, name)} must be a whole number, 0 or more, below {most}")
 
 
 @dataclass(frozen=True)
@@ -136,8 +145,15 @@ class Recipe:
 
     @property
     def hash(self) -> str:
-        """The same for the same values, whatever the file looked like."""
-        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:12]
+        """The same for the same outcome: the file's name, paths and how often it is tested do not count."""
+        values = self.as_dict()
+        for path in WITHOUT_EFFECT:
+            *tables, key = path.split(".")
+            table = values
+            for name in tables:
+                table = table[name]
+            del table[key]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
@@ -160,27 +176,41 @@ def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
 def recipe_from(table: Mapping[str, Any], default_name: str = "run") -> Recipe:
     """A recipe from nested tables; an unknown key or a wrong type is an error that names the known ones."""
     values = dict(table)
-    method = dict(values.pop("method", {"name": "dense"}))
+    method = values.pop("method", {"name": "dense"})
+    if not isinstance(method, Mapping):
+        raise PofError(f"method={method!r} must be a table: write method.name={method!r}")
+    if "settings" in values:
+        raise PofError(_unknown("settings", [], "", ""))
+    method = dict(method)
     name = method.pop("name", "dense")
     check_choice(name, "method.name", tuple(METHODS))
     values.setdefault("name", default_name)
     values["method"] = name
-    values["settings"] = _build(METHODS[name].Settings, method, "method")
+    values["settings"] = _build(METHODS[name].Settings, method, "method", f" for {name!r}")
     recipe: Recipe = _build(Recipe, values, "")
     return recipe
 
 
-def _build(kind: type[Any], table: Mapping[str, Any], path: str) -> Any:
+def _build(kind: type[Any], table: Mapping[str, Any], path: str, which: str = "") -> Any:
     hints = get_type_hints(kind)
     known = [item.name for item in fields(kind)]
     for key in table:
         if key not in known:
-            where = f"[{path}]" if path else "the recipe"
-            raise PofError(f"unknown key {key!r} in {where}; known are {', '.join(sorted(known)) or 'none'}")
+            raise PofError(_unknown(key, known, path, which))
     for item in fields(kind):
         if item.default is MISSING and item.default_factory is MISSING and item.name not in table:
             raise PofError(f"the key {item.name!r} is missing in [{path}]")
     return kind(**{key: _value(hints[key], value, f"{path}.{key}".lstrip(".")) for key, value in table.items()})
+
+
+def _unknown(key: str, known: list[str], path: str, which: str) -> str:
+    if path:
+        return f"unknown key {key!r} in [{path}]{which}; known are {', '.join(sorted(known)) or 'none'}"
+    tables = {item.name: item.default_factory for item in fields(Recipe) if item.default_factory is not MISSING}
+    for name, table in tables.items():
+        if any(item.name == key for item in fields(cast(Any, table))):
+            return f"unknown key {key!r}: it is {name}.{key}"
+    return f"unknown key {key!r} in the recipe; known are name, {', '.join((*tables, 'method'))}"
 
 
 def _value(kind: Any, value: Any, path: str) -> Any:

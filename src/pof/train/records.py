@@ -23,23 +23,42 @@ class Records:
 
     def read(self) -> list[dict[str, Any]]:
         """All whole lines."""
-        if not self._path.exists():
+        try:
+            lines = self._path.read_text().splitlines()
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise PofError(f"cannot read {str(self._path)!r}: {getattr(error, 'strerror', None) or error}") from None
         found = []
-        for number, line in enumerate(self._path.read_text().splitlines(), start=1):
+        for number, line in enumerate(lines, start=1):
             try:
-                found.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:
-                raise PofError(f"line {number} of {str(self._path)!r} is no JSON: restore or delete the file") from None
+                record = None
+            if not isinstance(record, dict) or "kind" not in record:
+                raise PofError(f"line {number} of {str(self._path)!r} is no record: restore or delete the file")
+            found.append(record)
         return found
 
     def mend(self) -> None:
         """Take off a last line without its end, which a kill left."""
-        if self._path.exists():
+        try:
             data = self._path.read_bytes()
             whole = data[: data.rfind(b"\n") + 1]
             if whole != data:
-                self._path.write_bytes(whole)
+                with self._path.open("rb+") as file:
+                    file.truncate(len(whole))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise PofError(f"cannot read {str(self._path)!r}: {error.strerror or error}") from None
+
+    def origin(self) -> dict[str, Any] | None:
+        """What made the run: its recipe, the hash of that, versions; None if nothing was recorded yet."""
+        made = next((record for record in self.read() if record["kind"] in ("start", "resume")), None)
+        if made is not None and not {"recipe", "recipe_hash"} <= made.keys():
+            raise PofError(f"{str(self._path)!r} does not say of which recipe it is: restore or delete the file")
+        return made
 
     def last(self, kind: str) -> dict[str, Any] | None:
         """The last line of that kind."""

@@ -1,31 +1,39 @@
 """One run in one folder: starts, resumes or finds itself finished; writes records, checkpoints and weights."""
 
-import platform
-import signal
 import time
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 
 import pof
 from pof.errors import PofError
-from pof.train.build import build_data, build_elastic, build_method, build_model, build_optimizer
+from pof.train.build import (
+    build_data,
+    build_elastic,
+    build_method,
+    build_model,
+    build_optimizer,
+    check_fit,
+    weights_facts,
+)
 from pof.train.checkpoint import read_tree, write_tree
+from pof.train.engine import engine_for
 from pof.train.evaluate import accuracy, sweep
 from pof.train.events import Epoch, Show, Step, Tested
+from pof.train.folder import own_folder
+from pof.train.interrupt import Interrupt
 from pof.train.loop import Trainer, span_of
+from pof.train.origin import open_records, origin_of
 from pof.train.recipe import Recipe
 from pof.train.records import Records
 from pof.train.weights import write_weights
 
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "model.safetensors"
-RECORDS = "records.jsonl"
 
 
 @dataclass(frozen=True)
@@ -48,21 +56,20 @@ class Outcome:
 def run_recipe(recipe: Recipe, out: str | Path, show: Show = lambda _: None) -> Outcome:
     """Run `recipe` in the folder `out`, from its last checkpoint if there is one; do nothing if it has finished."""
     folder = Path(out)
-    engine = _engine(recipe)
-    records = _open_records(folder, recipe, mend=engine.is_main_process)
+    engine = engine_for(recipe)
+    records = open_records(folder, recipe, engine)
     done = records.last("final")
     if done is not None:
+        if not (folder / WEIGHTS).exists():
+            raise PofError(
+                f"the run in {str(folder)!r} has finished, but its {WEIGHTS} is gone: delete it to train anew"
+            )
         keys = ("step", "accuracy", "test_images", "figures", "table")
         return Outcome(finished=True, already=True, **{key: done[key] for key in keys})
-    return _Run(recipe, folder, records, engine).go(show)
-
-
-def _engine(recipe: Recipe) -> Accelerator:
-    AcceleratorState._reset_state()  # or the precision of the first run in a process would be that of all
-    try:
-        return Accelerator(mixed_precision=recipe.run.precision)
-    except ValueError as error:
-        raise PofError(f"run.precision={recipe.run.precision!r} does not work here ({error}): try bf16 or no") from None
+    run = _Run(recipe, folder, records, engine)
+    with own_folder(folder) if engine.is_main_process else nullcontext():
+        engine.wait_for_everyone()
+        return run.go(show)
 
 
 class _Run:
@@ -73,7 +80,11 @@ class _Run:
         self._recipe, self._folder, self._records, self._engine = recipe, folder, records, engine
         self._data = build_data(recipe.data)
         self._span = span_of(recipe, self._data)
-        self._model = build_model(recipe.model, self._data.classes).to(engine.device)
+        # A checkpoint has its own weights; the file that the run began with may be gone.
+        resumes = (folder / CHECKPOINT).exists()
+        start = replace(recipe.model, weights="") if resumes else recipe.model
+        self._model = build_model(start, self._data.classes).to(engine.device)
+        check_fit(self._model, self._data, (recipe.model.name, recipe.data.name))
         self._optimizer = build_optimizer(recipe, self._model)
         wrapped_model, wrapped_optimizer = engine.prepare(self._model, self._optimizer)
         self._method = build_method(recipe, self._model, wrapped_optimizer, self._span)
@@ -82,9 +93,9 @@ class _Run:
 
     def go(self, show: Show) -> Outcome:
         start = self._resume()
-        self._record("resume" if start else "start", step=start, **_origin(self._recipe))
+        self._record("resume" if start else "start", step=start, **origin_of(self._recipe))
         every = self._recipe.run.checkpoint_steps or self._span.steps_per_epoch
-        with _Interrupt() as interrupt:
+        with Interrupt() as interrupt:
             for progress in self._trainer.steps(start):
                 show(progress)
                 if progress.step % self._span.steps_per_epoch == 0:
@@ -122,10 +133,10 @@ class _Run:
     def _finish(self, show: Show) -> Outcome:
         figures = self._method.figures()
         self._method.finish()
-        table = self._test(show)
         if self._engine.is_main_process:
-            metadata = {"pof": pof.__version__, "model": self._recipe.model.name, "recipe": self._recipe.hash}
+            metadata = {"pof": pof.__version__, **weights_facts(self._recipe)}
             write_weights(self._model, self._folder / WEIGHTS, metadata)
+        table = self._test(show)
         final: dict[str, Any] = {
             "step": self._span.steps,
             "accuracy": accuracy(self._model, self._data),
@@ -138,7 +149,10 @@ class _Run:
 
     def _test(self, show: Show) -> list[dict[str, float | None]]:
         """Test the network in all states of the recipe's table; every rank does, so that none waits too long."""
-        elastic = build_elastic(self._recipe, self._model)
+        try:
+            elastic = build_elastic(self._recipe, self._model)
+        except PofError:
+            return []  # a network of which nothing can be pruned, trained plainly
         states, rows = self._recipe.table.states(), []
         for found in sweep(self._model, elastic, self._data, states, calibrate=self._recipe.table.calibrate):
             rows.append(found.as_record())
@@ -158,6 +172,7 @@ class _Run:
                 "model": self._model.state_dict(),
                 "optimizer": self._optimizer.state_dict(),
                 "method": self._method.state_dict(),
+                "scaler": None if self._engine.scaler is None else self._engine.scaler.state_dict(),
             }
             write_tree(self._folder / CHECKPOINT, tree)
 
@@ -166,56 +181,15 @@ class _Run:
         if not path.exists():
             return 0
         tree = read_tree(path)
+        if tree.get("recipe") != self._recipe.hash:
+            raise PofError(f"{str(path)!r} is of another recipe: choose another --out, or delete it to start anew")
         self._model.load_state_dict(tree["model"])
         self._optimizer.load_state_dict(tree["optimizer"])
         self._method.load_state_dict(tree["method"])
+        if self._engine.scaler is not None and tree["scaler"] is not None:
+            self._engine.scaler.load_state_dict(tree["scaler"])
         return int(tree["step"])
 
     def _record(self, kind: str, **values: Any) -> None:
         if self._engine.is_main_process:
             self._records.append(kind, **values)
-
-
-class _Interrupt:
-    """Turns the first SIGINT into a flag, so that a step is never cut in two; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.seen = False
-
-    def __enter__(self) -> "_Interrupt":
-        self._former = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._former)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.seen:
-            raise KeyboardInterrupt
-        self.seen = True
-
-
-def _open_records(folder: Path, recipe: Recipe, *, mend: bool) -> Records:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PofError(f"cannot make the folder {str(folder)!r}: {error.strerror or error}") from None
-    records = Records(folder / RECORDS)
-    if mend:
-        records.mend()
-    first = records.last("start")
-    if first is not None and first["recipe_hash"] != recipe.hash:
-        raise PofError(
-            f"{str(folder)!r} holds a run of another recipe ({first['recipe']['name']}): choose another --out"
-        )
-    return records
-
-
-def _origin(recipe: Recipe) -> dict[str, Any]:
-    """What made the run."""
-    return {
-        "recipe": recipe.as_dict(),
-        "recipe_hash": recipe.hash,
-        "versions": {"pof": pof.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
-        "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
-    }

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -14,6 +14,8 @@ from pof.file import PofFile
 from pof.replacing import replacing
 
 WRAPPERS = ("state_dict", "model", "model_state_dict")
+CHECKPOINT_KEY = "checksum"
+"""Only a run's checkpoints have it among their metadata."""
 PREFIXES = ("module.", "_orig_mod.")
 
 
@@ -24,17 +26,38 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         file = file / "model.safetensors"
     if file.suffix == ".pof":
         return PofFile(file).state_dict()
+    if CHECKPOINT_KEY in facts_of(file):
+        raise PofError(
+            f"{str(file)!r} is a checkpoint of a run: name the run's folder, which has its weights when it ends"
+        )
     try:
         state = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except FileNotFoundError:
-        raise PofError(f"no weights at {str(file)!r}: give --weights FILE, or model.weights in the recipe") from None
+        raise PofError(f"no weights at {str(file)!r}: check the path") from None
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
-        raise PofError(f"cannot read the weights {str(file)!r}: {error}".splitlines()[0]) from None
+        reason = str(error).splitlines()[0] if str(error) else "it is empty or cut off"
+        raise PofError(f"cannot read the weights {str(file)!r}: {reason}") from None
     except Exception as error:  # torch raises pickle's own errors for what is not plain tensors
         raise PofError(
-            f"{str(file)!r} holds more than tensors ({type(error).__name__}) and is not unpickled: save its state_dict"
+            f"{str(file)!r} is no file of tensors alone ({type(error).__name__}), and nothing else is unpickled: "
+            "save a state_dict"
         ) from None
     return _bare(state, file)
+
+
+def facts_of(path: str | Path) -> dict[str, str]:
+    """What a file of weights says of itself: model, data, magnitudes and scope, if it does."""
+    file = Path(path)
+    if file.suffix == ".pof":
+        found = PofFile(file)
+        return {**found.metadata, "magnitudes": found.head.magnitudes, "scope": found.head.scope}
+    if file.suffix == ".safetensors" and file.is_file():
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                return dict(tensors.metadata() or {})
+        except (OSError, SafetensorError) as error:
+            raise PofError(f"cannot read the weights {str(file)!r}: {error}".splitlines()[0]) from None
+    return {}
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
@@ -50,6 +73,10 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         if name in own and value.shape != own[name].shape:
             shapes = f"{tuple(value.shape)} instead of {tuple(own[name].shape)}"
             raise PofError(f"{str(path)!r} does not fit the model: {name!r} has shape {shapes}")
+        if name in own and value.is_complex() and not own[name].is_complex():
+            raise PofError(f"{str(path)!r} does not fit the model: {name!r} is complex")
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise PofError(f"{str(path)!r} holds NaN or inf in {name!r}: it is of a training that failed")
     model.load_state_dict({name: state.get(name, value) for name, value in own.items()})
 
 
@@ -72,8 +99,11 @@ def _bare(state: Any, file: Path) -> dict[str, Tensor]:
     for wrapper in WRAPPERS:
         if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
             state = state[wrapper]
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise PofError(f"{str(file)!r} is no state_dict: expected names and tensors")
+    if not isinstance(state, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) and value.layout is torch.strided
+        for name, value in state.items()
+    ):
+        raise PofError(f"{str(file)!r} is no state_dict: expected names and plain tensors")
     bare = dict(state)
     for prefix in PREFIXES:
         if bare and all(name.startswith(prefix) for name in bare):

@@ -1,0 +1,82 @@
+"""Nested: the clean gradient, and that of the pruned or recovered network of the same step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from pof.errors import PofError
+
+if TYPE_CHECKING:
+    from conftest import MakeTiny
+
+TARGET = torch.tensor([[-5.0, 4.0, 5.0, 2.0]])
+HALF = {"low": 0.5, "high": 0.5}
+
+
+def test_a_step_by_hand(tiny: MakeTiny) -> None:
+    run = tiny([1.0, 2.0, 3.0, -4.0], lambda w: w - TARGET)
+    method = run.method("nested", 1, **HALF, distill=0.25)
+    method.gradients(0, run.run_pass)
+    assert run.seen == [[1.0, 2.0, 3.0, -4.0], [0.0, 0.0, 3.0, -4.0]]
+    assert run.distilled == [0.0, 0.25]
+    # g = (6, -2, -2, -6); g' = (5, -4, -2, -6), masked (0, 0, -2, -6).
+    assert run.gradient == [6.0, -2.0, -4.0, -12.0]
+    assert run.weights == [1.0, 2.0, 3.0, -4.0]
+
+
+def test_a_step_uphill_by_hand(tiny: MakeTiny) -> None:
+    run = tiny([1.0, 2.0, 3.0, 4.0], lambda w: w - TARGET)
+    method = run.method("nested", 1, **HALF, rho=0.5)
+    method.gradients(0, run.run_pass)
+    # As in CrAM's own test.
+    assert run.seen == [[1.0, 2.0, 3.0, 4.0], [4.0, 0.0, 0.0, 5.0]]
+    assert run.gradient == [15.0, -2.0, -2.0, 5.0]
+    assert run.weights == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_recovered_pass_by_hand(tiny: MakeTiny) -> None:
+    run = tiny([0.5, 2.0, -3.0, 4.0], lambda w: w - TARGET)
+    method = run.method("nested", 1, low=0.25, high=0.75, skew=1e6, bands=1.0)
+    method.gradients(0, run.run_pass)
+    # The largest stays, the next two get their mean magnitude, the smallest is zero and has no gradient.
+    assert run.seen[1] == [0.0, 2.5, -2.5, 4.0]
+    # g = (5.5, -2, -8, 2); g' = (5, -1.5, -7.5, 2), masked (0, -1.5, -7.5, 2).
+    assert run.gradient == [5.5, -3.5, -15.5, 4.0]
+    assert run.weights == [0.5, 2.0, -3.0, 4.0]
+
+
+def test_sparsities_are_drawn_by_seed_and_step_from_the_whole_range(tiny: MakeTiny) -> None:
+    shares = []
+    for skew in (1.0, 3.0):
+        drawn = []
+        for _ in range(2):
+            run = tiny([float(i) for i in range(1, 101)])
+            method = run.method("nested", 200, low=0.2, high=0.8, skew=skew)
+            for step in range(200):
+                run.model.zero_grad()
+                method.gradients(step, run.run_pass)
+            drawn.append([weights.count(0.0) / 100 for weights in run.seen[1::2]])
+        assert drawn[0] == drawn[1]
+        assert 0.2 <= min(drawn[0]) < 0.3
+        assert 0.75 < max(drawn[0]) <= 0.8
+        shares.append(sum(drawn[0]) / 200)
+    assert shares[0] == pytest.approx(0.5, abs=0.05)
+    assert shares[1] == pytest.approx(0.65, abs=0.05), "high - (high - low) / (1 + skew)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"low": 0.9, "high": 0.5}, "low=0.9 must not exceed high=0.5"),
+        ({"distill": 1.5}, "distill=1.5 must be 0 to 1"),
+        ({"bands": -0.1}, "bands=-0.1 must be 0 to 1"),
+        ({"rho": -1.0}, "rho=-1"),
+        ({"scope": "all"}, "scope='all'"),
+    ],
+)
+def test_wrong_settings(tiny: MakeTiny, settings: dict[str, float], message: str) -> None:
+    with pytest.raises(PofError, match=message):
+        tiny([1.0, 2.0]).method("nested", 1, **settings)
