@@ -60,18 +60,21 @@ def chunks_for(needed: Needed, stages: Sequence[float]) -> list[Chunk]:
     return [chunk for chunk in chunks_of(stages) if _holds(chunk, needed)]
 
 
-def states_after(stages: Sequence[float]) -> list[State | None]:
-    """For each chunk of the file the state that the file gives once it was read; None for the base."""
+def states_after(stages: Sequence[float], *, whole: bool = False) -> list[State | None]:
+    """For each chunk the densest state that there is once it was read, None if there is none; `whole` as above."""
     found: list[State | None] = []
     for kind, boundary in chunks_of(stages):
-        if kind == "base":
-            found.append(None)
-        elif kind == "rest":
+        if kind == "rest":
             found.append(DENSE)
+        elif kind == "base" or whole:
+            found.append(None)
         elif kind == "signs":
             found.append(State(stages[0], stages[boundary]))
+        elif kind == "kept":
+            found.append(State(stages[0], stages[0]))
         else:
-            found.append(State(stages[boundary], stages[boundary]))
+            # All signs came before the first magnitudes.
+            found.append(State(stages[boundary], stages[-1]))
     return found
 
 

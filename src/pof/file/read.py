@@ -106,6 +106,7 @@ class PofFile:
         self.size = position
         """Bytes of the whole file."""
         self._there = self._check_length(partial)
+        self._states = states_after(self._head.stages, whole=self._head.whole)
 
     def __repr__(self) -> str:
         return f"PofFile({self.name!r}, {self.size} bytes, {self._head.values}, stages {self._head.stages})"
@@ -129,7 +130,7 @@ class PofFile:
     def stages(self) -> Stages:
         """Every chunk that is wholly there, in order."""
         found = Stages()
-        for chunk, state in zip(chunks_of(self._head.stages), states_after(self._head.stages), strict=True):
+        for chunk, state in zip(chunks_of(self._head.stages), self._states, strict=True):
             start, size, _ = self._starts[chunk]
             if start + size <= self._there:
                 found.append(Stage(chunk.kind, state, size, start + size))
@@ -143,7 +144,6 @@ class PofFile:
         states = [stage.state for stage in self.stages if stage.state is not None]
         if not states:
             raise PofFileError(f"{self.name!r} is cut off before its first stage ends")
-        # Recovered states come between; a pruned one with more values is the better.
         return min(states, key=lambda state: (state.sparsity, state.recover_from))
 
     def state_dict(self, sparsity: float = 0.0, recover_from: float | None = None) -> dict[str, Tensor]:
