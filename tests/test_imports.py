@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": {"magnitude"},
     "rows": set(),
     "hypersign": {"rows"},
+    "fast_rows": {"magnitude", "native", "scratch"},
     # What is pruned, and how far.
     "checks": {"errors"},
     "globs": {"errors"},
@@ -37,8 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "states": {"errors", "magnitude", "planning"},
     # Training: on the sphere, with the penalty, with the zeros held, on unit inputs.
     "hooks": {"errors"},
-    "sphere": {"checks", "errors", "hooks", "planning", "rows"},
-    "penalty": {"checks", "eager", "errors", "hypersign", "magnitude", "planning", "rows", "scratch"},
+    "sphere": {"checks", "errors", "fast_rows", "hooks", "planning", "rows"},
+    "penalty": {"checks", "eager", "errors", "fast_rows", "hypersign", "magnitude", "planning", "rows", "scratch"},
     "on_the_fly": {"errors", "hooks", "penalty", "planning", "sphere"},
     "hold": {"errors", "hooks"},
     "spherical": {"checks", "errors", "planning"},
@@ -68,6 +69,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "table",
         "weight_states",
     },
+    # Faster on a CPU.
+    "runtime": {"errors", "native", "planning", "table"},
     # The training methods, behind one protocol.
     "methods": {
         "calibrate",

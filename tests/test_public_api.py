@@ -40,6 +40,7 @@ def test_the_public_names_are_these() -> None:
         "WeightsChangedError",
         "__version__",
         "attach",
+        "compile",
         "load",
         "models",
         "normalize_inputs",

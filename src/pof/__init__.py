@@ -21,6 +21,7 @@ _HOMES = {
     "State": "pof.states",
     "WeightsChangedError": "pof.errors",
     "attach": "pof.on_the_fly",
+    "compile": "pof.runtime",
     "load": "pof.file",
     "normalize_inputs": "pof.spherical",
     "open": "pof.file",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pof.planning import Plan as Plan
     from pof.planning import plan as plan
     from pof.pruned_pass import pruned as pruned
+    from pof.runtime import compile as compile
     from pof.sphere import Sphere as Sphere
     from pof.spherical import SphericalConv2d as SphericalConv2d
     from pof.spherical import SphericalLinear as SphericalLinear

@@ -108,6 +108,21 @@ def find_cut(values: Tensor, count: int, scratch: Scratch | None = None) -> Cut:
     return cut_through(values, last_pruned, count - int((bits < last_pruned).sum()))
 
 
+def find_cut_of_bits(bits: Tensor, count: int) -> float | None:
+    """The largest of the `count` smallest float32 magnitudes, whose bits these are; they lose their order.
+
+    None if the next one is equal, so that a value alone is no cut.
+    """
+    if count <= 0:
+        return NO_CUT.value
+    if count >= bits.numel():
+        return math.inf
+    ordered = in_memory_order(bits).numpy()
+    ordered.partition(count - 1)
+    last_pruned = int(ordered[count - 1])
+    return bits_to_magnitude(last_pruned, torch.float32) if last_pruned < int(ordered[count:].min()) else None
+
+
 def cut_through(values: Tensor, tied: int, pruned: int) -> Cut:
     """The cut through the magnitudes whose bits are `tied`: the first `pruned` of them, by index, are pruned."""
     equal = magnitude_bits(values).reshape(-1) == tied

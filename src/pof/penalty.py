@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from pof.checks import check_not_negative, check_whole, refuse_other_plan
 from pof.eager import eager
 from pof.errors import PofError
+from pof.fast_rows import add_penalty_fast, can_be_fast
 from pof.hypersign import Cosines, add_ltr_gradient, cosines, ltr
 from pof.magnitude import check_sparsity, find_cut, keep_mask, prune_count, zero_smallest
 from pof.planning import Plan
@@ -142,6 +143,14 @@ class Penalty:
     def _with_gradient(self, name: str, step: int, scale: Tensor | float) -> Tensor:
         entry, weight = self._entries[name], self.weights[name]
         rows, dims = entry.rows(weight)
+        if self.refresh == 1 and can_be_fast(weight, rows):
+            grad = self._grad_in_rows(weight)
+            prune = prune_count(weight.numel(), self.tr(step))
+            fast = add_penalty_fast(weight, prune, self.weight * float(scale), grad, self._scratch)
+            if fast is not None:
+                shortfall, count = fast.unbind()
+                self._last[name] = (shortfall, count)
+                return shortfall.square() / count
         lengths = row_norms(rows, dims)
         units = unit_rows(rows, lengths, out=self._scratch.like(rows, "units", lengths.dtype))
         kept = self._kept_units(name, units, step)
@@ -153,6 +162,16 @@ class Penalty:
             grad = entry.rows(weight.grad)[0]
             add_ltr_gradient(grad, units, lengths, signs, cos, self.weight * scale)
         return self._noted(name, cos)
+
+    def _grad_in_rows(self, weight: nn.Parameter) -> Tensor | None:
+        """Where the gradient of `weight` is added to, laid out as it is; None for a frozen weight."""
+        if not weight.requires_grad:
+            return None
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        elif weight.grad.stride() != weight.stride() or weight.grad.dtype is not weight.dtype:
+            weight.grad = torch.empty_like(weight).copy_(weight.grad)
+        return weight.grad
 
     def _noted(self, name: str, cos: Cosines) -> Tensor:
         self._last[name] = (cos.shortfall.detach(), cos.rows)

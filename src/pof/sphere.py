@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from pof.checks import refuse_other_plan
 from pof.errors import PofError
+from pof.fast_rows import can_be_fast, rescale_rows_fast
 from pof.hooks import after_step, refuse_stranger, trained_by
 from pof.planning import Plan
 from pof.planning import plan as make_plan
@@ -87,4 +88,7 @@ class Sphere:
             rows, dims = self._entries[name].rows(weight)
             # The model may have moved to another device since.
             norms = self._norms[name] = self._norms[name].to(weight.device)
-            rescale_rows(rows, dims, norms)
+            if can_be_fast(weight, rows):
+                rescale_rows_fast(weight, norms)
+            else:
+                rescale_rows(rows, dims, norms)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pof
+from pof.cli import compile as compile_
 from pof.cli import demo, evaluate, inspect, pack, sweep, train, unpack
 from pof.errors import PofError
 
@@ -18,6 +19,7 @@ VERBS = {
     "pack": pack,
     "unpack": unpack,
     "inspect": inspect,
+    "compile": compile_,
 }
 
 

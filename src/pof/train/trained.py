@@ -10,12 +10,16 @@ from torch import nn
 from pof.data.protocol import Dataset
 from pof.elastic import Elastic
 from pof.errors import PofError
-from pof.states import Magnitudes, Scope
-from pof.train.build import build_data, build_model, magnitudes_of
+from pof.file import PofFile
+from pof.states import DENSE, Magnitudes, Scope, asked_state
+from pof.train.build import build_data, build_model, magnitudes_of, weights_facts
 from pof.train.origin import RECORDS
 from pof.train.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 from pof.train.records import Records
-from pof.train.weights import facts_of
+from pof.train.weights import facts_of, load_state, read_weights
+
+SIZES = {"cifar10": 32, "fashion_mnist": 28, "digits": 8}
+"""Height and width of the images, of datasets that have them fixed."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,44 @@ def load_trained(
     known_scope = cast(Scope, facts.get("scope", "layer"))
     elastic = Elastic(network, scope=scope or known_scope, magnitudes=magnitudes or known)
     return Trained(network, images, elastic, recipe)
+
+
+@dataclass(frozen=True)
+class AtState:
+    """A network in one state, and the images that it takes."""
+
+    model: nn.Module
+    channels: int
+    size: int
+    """Height and width."""
+
+
+def load_at(
+    source: str | Path, model: str | None = None, sparsity: float | None = None, recover_from: float | None = None
+) -> AtState:
+    """The network of a file or a run at a sparsity; with the BatchNorm statistics that a .pof file keeps for it."""
+    path = Path(source)
+    if not path.exists():
+        raise PofError(f"there is no {str(path)!r}: name a run's folder or a file of weights")
+    recipe = recipe_of(path) if path.is_dir() else None
+    facts = facts_of(path) if recipe is None else weights_facts(recipe)
+    name = model or facts.get("model")
+    if name is None:
+        raise PofError(f"{str(path)!r} does not say of which model it is: name --model")
+    state = DENSE if sparsity is None and recover_from is None else asked_state(sparsity, recover_from)
+    band = None if state.recover_from == state.sparsity else state.recover_from
+    in_file = path.suffix == ".pof"
+    tensors = PofFile(path).state_dict(state.sparsity, band) if in_file else read_weights(path)
+    matrices = [tensor for tensor in tensors.values() if tensor.dim() in (2, 4)]
+    if not matrices:
+        raise PofError(f"{str(path)!r} holds no weights of layers")
+    network = build_model(ModelRecipe(name=name, channels_last=False), len(matrices[-1])).eval()
+    load_state(network, tensors, path)
+    if not in_file and state != DENSE:
+        magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
+        elastic = Elastic(network, magnitudes=magnitudes)
+        elastic.recover(band, state.sparsity) if band is not None else elastic.prune(state.sparsity)
+    return AtState(network, matrices[0].shape[1], SIZES.get(facts.get("data", ""), 224))
 
 
 def _recipe_for(path: Path, facts: Mapping[str, str], model: str | None, data: str | None) -> Recipe:

@@ -62,7 +62,11 @@ def facts_of(path: str | Path) -> dict[str, str]:
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Load a file into `model`, strictly: every key there, none too many, all shapes equal."""
-    state = read_weights(path)
+    load_state(model, read_weights(path), path)
+
+
+def load_state(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Load what was read from `path` into `model`, strictly."""
     own = model.state_dict()
     for what, names in (("lacks", set(own) - set(state)), ("has no place for", set(state) - set(own))):
         names = {name for name in names if not name.endswith("num_batches_tracked")}

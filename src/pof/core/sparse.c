@@ -1,0 +1,207 @@
+/*
+ * Sparse convolution. One output channel of a tile of neighbouring floats stays in registers while its taps pass by: each
+ * tap is a weight that is not zero and the distance in memory from the tile to what it multiplies. What the floats are
+ * (pixels of padded rows, or images side by side) is decided where plans are made: see src/pof/runtime.
+ */
+#include <stdint.h>
+#include <string.h>
+
+#include "export.h"
+#include "pool.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define X86 1
+#include <immintrin.h>
+#endif
+
+enum { LANES = 8, MOST_VECTORS = 14 };
+
+typedef struct {
+    int32_t offset; /* bytes */
+    float weight;
+} Tap;
+
+/* As pof.runtime.kernels.SparseConv has it. */
+typedef struct {
+    const Tap *taps;
+    const int32_t *starts; /* [blocks][channels + 1]: where the taps of a channel begin, for each block of inputs */
+    const float *bias;     /* [channels] */
+    const int64_t *tile_in, *tile_out, *tile_vectors; /* [tiles]: floats from the start, and vectors of 8 floats */
+    int64_t channels, blocks, tiles;
+    int64_t out_stride; /* floats from one output channel to the next */
+    int64_t blocks_outside; /* whether blocks are the outer loop, else tiles */
+    int64_t rows, pitch, first_gap; /* of an output channel: floats from the first row to the next, and to its end */
+    int64_t gap, last_gap; /* floats after each row, and after the last, that are made zero */
+    float low, high;                     /* what the outputs are clipped to */
+} Conv;
+
+/* One call: a tile of the channels from `first` to `end`, one block of inputs. */
+typedef struct {
+    const Tap *taps;
+    const int32_t *starts;
+    const float *in, *bias, *residual; /* residual: to add at the end, or NULL; as `out`, at the first channel's tile */
+    float *out;
+    int64_t first, end, stride;
+    int begins, finishes; /* the first block, the last one */
+    float low, high;
+} Job;
+
+static void tile_plain(const Job *j, int vectors) {
+    int count = LANES * vectors;
+    for (int64_t c = j->first; c < j->end; c++) {
+        float sums[LANES * MOST_VECTORS], *out = j->out + c * j->stride;
+        if (j->begins)
+            for (int i = 0; i < count; i++) sums[i] = j->bias[c];
+        else
+            memcpy(sums, out, sizeof(float) * (size_t)count);
+        for (const Tap *tap = j->taps + j->starts[c], *end = j->taps + j->starts[c + 1]; tap < end; tap++) {
+            const float *in = (const float *)((const char *)j->in + tap->offset);
+            for (int i = 0; i < count; i++) sums[i] += tap->weight * in[i];
+        }
+        if (j->finishes) {
+            if (j->residual)
+                for (int i = 0; i < count; i++) sums[i] += j->residual[c * j->stride + i];
+            for (int i = 0; i < count; i++) sums[i] = sums[i] < j->low ? j->low : sums[i] > j->high ? j->high : sums[i];
+        }
+        memcpy(out, sums, sizeof(float) * (size_t)count);
+    }
+}
+
+#ifdef X86
+#define EACH _Pragma("GCC unroll 14") for (int i = 0; i < N; i++)
+#define TILE(N_)                                                                                                      \
+    __attribute__((target("avx2,fma"))) static void tile_##N_(const Job *j) {                                         \
+        enum { N = N_ };                                                                                              \
+        for (int64_t c = j->first; c < j->end; c++) {                                                                 \
+            __m256 sums[N];                                                                                           \
+            float *out = j->out + c * j->stride;                                                                      \
+            if (j->begins) {                                                                                          \
+                EACH sums[i] = _mm256_set1_ps(j->bias[c]);                                                            \
+            } else {                                                                                                  \
+                EACH sums[i] = _mm256_loadu_ps(out + LANES * i);                                                      \
+            }                                                                                                         \
+            for (const Tap *tap = j->taps + j->starts[c], *end = j->taps + j->starts[c + 1]; tap < end; tap++) {      \
+                const float *in = (const float *)((const char *)j->in + tap->offset);                                 \
+                __m256 weight = _mm256_broadcast_ss(&tap->weight);                                                    \
+                EACH sums[i] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(in + LANES * i), sums[i]);                     \
+            }                                                                                                         \
+            if (j->finishes) {                                                                                        \
+                if (j->residual) {                                                                                    \
+                    EACH sums[i] = _mm256_add_ps(sums[i], _mm256_loadu_ps(j->residual + c * j->stride + LANES * i));  \
+                }                                                                                                     \
+                __m256 low = _mm256_set1_ps(j->low), high = _mm256_set1_ps(j->high);                                  \
+                /* In this order NaN stays NaN. */                                                                    \
+                EACH sums[i] = _mm256_min_ps(high, _mm256_max_ps(low, sums[i]));                                      \
+            }                                                                                                         \
+            EACH _mm256_storeu_ps(out + LANES * i, sums[i]);                                                          \
+        }                                                                                                             \
+    }
+
+TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14)
+
+static void (*const TILES[])(const Job *) = {0,       tile_1, tile_2, tile_3,  tile_4,  tile_5,  tile_6, tile_7,
+                                             tile_8,  tile_9, tile_10, tile_11, tile_12, tile_13, tile_14};
+#endif
+
+/* Whether the fast kernels run on this machine. */
+EXPORT int pof_sparse_is_fast(void) {
+#ifdef X86
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return 0;
+#endif
+}
+
+static void run_tile(const Job *job, int vectors, int plain) {
+#ifdef X86
+    if (!plain) {
+        TILES[vectors](job);
+        return;
+    }
+#endif
+    (void)plain;
+    tile_plain(job, vectors);
+}
+
+/* The channels from `first` to `end` of one image (or of one block of images side by side). */
+static void some_channels(const Conv *conv, const float *in, const float *residual, float *out, int64_t first,
+                          int64_t end, int plain) {
+    int64_t outer = conv->blocks_outside ? conv->blocks : conv->tiles;
+    int64_t inner = conv->blocks_outside ? conv->tiles : conv->blocks;
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < inner; i++) {
+            int64_t block = conv->blocks_outside ? o : i, tile = conv->blocks_outside ? i : o;
+            Job job = {
+                .taps = conv->taps,
+                .starts = conv->starts + block * (conv->channels + 1),
+                .in = in + conv->tile_in[tile],
+                .bias = conv->bias,
+                .residual = residual ? residual + conv->tile_out[tile] : 0,
+                .out = out + conv->tile_out[tile],
+                .first = first,
+                .end = end,
+                .stride = conv->out_stride,
+                .begins = block == 0,
+                .finishes = block == conv->blocks - 1,
+                .low = conv->low,
+                .high = conv->high,
+            };
+            run_tile(&job, (int)conv->tile_vectors[tile], plain);
+        }
+    /* Tiles run over the ends of rows; what lies between rows has to be zero for the next layer. */
+    for (int64_t c = first; conv->last_gap && c < end; c++)
+        for (int64_t y = 0; y < conv->rows; y++) {
+            int64_t gap = y == conv->rows - 1 ? conv->last_gap : conv->gap;
+            memset(out + c * conv->out_stride + conv->first_gap + y * conv->pitch, 0, sizeof(float) * (size_t)gap);
+        }
+}
+
+typedef struct {
+    const Conv *conv;
+    const float *in, *residual;
+    float *out;
+    int64_t in_images, out_images, parts;
+    const int64_t *bounds;
+    int plain;
+} Call;
+
+static void some_part(void *argument, int64_t number) {
+    const Call *c = argument;
+    int64_t image = number / c->parts, part = number % c->parts;
+    some_channels(c->conv, c->in + image * c->in_images, c->residual ? c->residual + image * c->out_images : 0,
+                  c->out + image * c->out_images, c->bounds[part], c->bounds[part + 1], c->plain);
+}
+
+/*
+ * All channels of `images` images, `in_images` and `out_images` floats apart, in `parts` parts of channels that begin at
+ * `bounds`. A `residual` lies as `out` does. `plain` runs the portable kernel.
+ */
+EXPORT void pof_sparse_conv(const Conv *conv, const float *in, const float *residual, float *out, int64_t images,
+                            int64_t in_images, int64_t out_images, int64_t parts, const int64_t *bounds, int threads,
+                            int plain) {
+    Call call = {conv, in, residual, out, in_images, out_images, parts, bounds, plain || !pof_sparse_is_fast()};
+    pool_run(some_part, &call, images * parts, threads);
+}
+
+/*
+ * The taps of a weight of `channels` rows of `length`: those that are not zero, with the distances `offsets` of their
+ * places in a row, which are those of each `group` channels. `blocks` begin at the places `places`, of which there is
+ * one more. Without `taps` it only counts.
+ */
+EXPORT int64_t pof_sparse_taps(const float *weight, int64_t channels, int64_t length, int64_t group,
+                               const int64_t *places, int64_t blocks, const int32_t *offsets, int32_t *starts, Tap *taps) {
+    int64_t count = 0;
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t c = 0; c <= channels; c++) {
+            if (starts) starts[b * (channels + 1) + c] = (int32_t)count;
+            if (c == channels) break;
+            const float *row = weight + c * length;
+            const int32_t *own = offsets + c / group * length;
+            for (int64_t i = places[b]; i < places[b + 1]; i++) {
+                if (row[i] == 0) continue;
+                if (taps) taps[count] = (Tap){own[i], row[i]};
+                count++;
+            }
+        }
+    return count;
+}

@@ -1,0 +1,165 @@
+"""One convolution for one size of input: its taps, its tiles, and the call of the kernel."""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pof.native import address
+from pof.runtime.geometry import LANES, Geometry, Phases
+from pof.runtime.kernels import ConvStruct, run_conv, taps_of
+
+MOST_VECTORS = 14
+"""Vectors of a tile: as many sums as registers hold."""
+CACHE = 24 * 1024
+"""Bytes of input that a block of channels may touch in a tile, so that they stay in the first cache."""
+LARGE = 256 * 1024
+"""Bytes of taps from which on it is better to pass them once, over all tiles, than once for each tile."""
+
+
+@dataclass(frozen=True)
+class ConvSpec:
+    """What a convolution computes; BatchNorm and bias are in it already."""
+
+    weight: NDArray[np.float32]
+    """(channels out, channels in of a group, height, width)."""
+    bias: NDArray[np.float32]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    low: float = -inf
+    high: float = inf
+
+    @property
+    def strided(self) -> bool:
+        """Whether it needs its input split by phases."""
+        return self.stride != (1, 1)
+
+    @property
+    def picks(self) -> bool:
+        """Whether it has a stride and takes one pixel of each window, so that the others need not be copied."""
+        return self.strided and self.weight.shape[2:] == (1, 1) and self.padding == (0, 0)
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Rows and columns from the first tap to the last."""
+        _, _, height, width = self.weight.shape
+        return (height - 1) * self.dilation[0], (width - 1) * self.dilation[1]
+
+    def out_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the output."""
+        (reach_y, reach_x), (pad_y, pad_x) = self.reach, self.padding
+        rows, columns = height + 2 * pad_y - reach_y - 1, width + 2 * pad_x - reach_x - 1
+        return rows // self.stride[0] + 1, columns // self.stride[1] + 1
+
+    def needed(self, out: Geometry) -> tuple[int, int]:
+        """Rows and columns of the input that the output is made of; some at its end may be left over."""
+        if self.picks:
+            return out.height, out.width
+        rows, columns = (out.height - 1) * self.stride[0], (out.width - 1) * self.stride[1]
+        return rows + self.reach[0] + 1 - self.padding[0], columns + self.reach[1] + 1 - self.padding[1]
+
+    def phases(self, images: int, channels: int, out: Geometry) -> Geometry | Phases:
+        """The place of its input when it has a stride; rows are as far apart as those of the output."""
+        if self.picks:
+            return Geometry(images, channels, out.height, out.width, 0, 0, out.pitch, out.lanes)
+        rows = out.height + self.reach[0] // self.stride[0]
+        return Phases(images, channels, rows, out.pitch, out.lanes, *self.stride)
+
+
+class SparseConv:
+    """A convolution from a buffer of one geometry to one of another; both have the same pitch."""
+
+    def __init__(self, spec: ConvSpec, source: Geometry | Phases, out: Geometry, threads: int) -> None:
+        self._source, self._out, self._threads = source, out, threads
+        self._tile_out, self._vectors = _tiles(out)
+        self._struct = ConvStruct(
+            channels=out.channels,
+            tiles=len(self._tile_out),
+            out_stride=out.plane,
+            rows=out.height,
+            pitch=out.pitch * out.lanes,
+            first_gap=out.base + out.width * out.lanes,
+            # Rows of images side by side fill whole tiles; single ones run over, at the end by less than a vector.
+            gap=0 if out.lanes > 1 else out.pitch - out.width,
+            last_gap=0 if out.lanes > 1 else max(out.pitch - out.width, LANES),
+            low=spec.low,
+            high=spec.high,
+        )
+        self.pack(spec)
+
+    def pack(self, spec: ConvSpec) -> None:
+        """Take the weights of `spec`, of the same shape as before."""
+        channels, length = len(spec.weight), int(np.prod(spec.weight.shape[1:]))
+        offsets, start = _offsets(spec, self._source)
+        places = _blocks(spec, self._source, int(self._vectors.max()) * LANES)
+        weight = np.ascontiguousarray(spec.weight.reshape(channels, length), np.float32)
+        self._taps, self._starts = taps_of(weight, offsets, places)
+        self._bias = np.ascontiguousarray(spec.bias, np.float32)
+        self._tile_in = self._tile_out - self._out.base + start
+        struct = self._struct
+        struct.blocks = len(places) - 1
+        struct.blocks_outside = int(8 * len(self._taps) > LARGE)
+        for name in ("taps", "starts", "bias", "tile_in", "tile_out"):
+            setattr(struct, name, address(getattr(self, f"_{name}")))
+        struct.tile_vectors = address(self._vectors)
+        self._bounds = _parts(self._starts, self._out.blocks, self._threads)
+
+    def __call__(self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False) -> None:
+        """Run it; a residual lies as the output does."""
+        images = (self._out.blocks, self._source.block, self._out.block)
+        run_conv(self._struct, source, residual, out, images, self._bounds, self._threads, plain=plain)
+
+
+def _tiles(out: Geometry) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where tiles begin in a plane, and how many vectors each has: as even as can be, and never more than fit."""
+    if out.lanes > 1:
+        rows = np.arange(out.height) * out.pitch * out.lanes
+        count = out.width * out.lanes // LANES
+    else:
+        rows = np.zeros(1, np.int64)
+        count = -(-((out.height - 1) * out.pitch + out.width) // LANES)
+    tiles = -(-count // MOST_VECTORS)
+    ends = np.arange(tiles + 1) * count // tiles
+    starts = (rows[:, None] + LANES * ends[:-1]).reshape(-1)
+    return (out.base + starts).astype(np.int64), np.tile(np.diff(ends), len(rows)).astype(np.int64)
+
+
+def _offsets(spec: ConvSpec, source: Geometry | Phases) -> tuple[NDArray[np.int32], int]:
+    """Bytes from an output's place to each tap, for each group, and floats from a plane's start to the first one."""
+    _, channels, height, width = spec.weight.shape
+    lanes, start = source.lanes, 0
+    y, x = np.arange(height) * spec.dilation[0], np.arange(width) * spec.dilation[1]
+    if isinstance(source, Phases):
+        (sy, sx) = spec.stride
+        rows, columns = y // sy * source.pitch, x // sx
+        inside = (rows[:, None] + columns) * lanes + (y[:, None] % sy * sx + x % sx) * source.phase
+    else:
+        inside = (y[:, None] * source.pitch + x) * lanes
+        start = ((source.pad_y - spec.padding[0]) * source.pitch + source.pad_x - spec.padding[1]) * lanes
+    planes = np.arange(spec.groups * channels).reshape(spec.groups, channels, 1, 1) * source.plane
+    found = 4 * (planes + inside)
+    return np.ascontiguousarray(found.reshape(spec.groups, -1), np.int32), start
+
+
+def _blocks(spec: ConvSpec, source: Geometry | Phases, tile: int) -> NDArray[np.int64]:
+    """Where blocks of input channels begin in a row of the weight, and its end."""
+    _, channels, height, width = spec.weight.shape
+    (reach_y, reach_x), lanes = spec.reach, source.lanes
+    apart = height * (tile + reach_x * lanes)
+    together = tile + (reach_y * source.pitch + reach_x) * lanes
+    bytes_each = 4 * (apart if isinstance(source, Phases) else min(apart, together))
+    blocks = min(channels, -(-channels * bytes_each // CACHE)) if spec.groups == 1 else 1
+    starts: NDArray[np.int64] = np.arange(blocks + 1, dtype=np.int64) * channels // blocks * (height * width)
+    return starts
+
+
+def _parts(starts: NDArray[np.int32], blocks: int, threads: int) -> NDArray[np.int64]:
+    """Where parts of the output channels begin: as many as threads have to share one image, with equal work each."""
+    parts = 1 if blocks >= 2 * threads else threads
+    work = np.diff(starts, axis=1).sum(0).cumsum() + np.arange(1, starts.shape[1])
+    ends = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts) + 1 if parts > 1 else []
+    return np.array([0, *ends, len(work)], np.int64)
