@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": {"magnitude"},
     "rows": set(),
     "hypersign": {"rows"},
+    "memory": set(),
     "fast_rows": {"magnitude", "native", "scratch"},
     # What is pruned, and how far.
     "checks": {"errors"},
@@ -58,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors",
         "globs",
         "magnitude",
+        "memory",
         "native",
         "on_sphere",
         "planning",
@@ -70,7 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "weight_states",
     },
     # Faster on a CPU.
-    "runtime": {"errors", "native", "planning", "table"},
+    "runtime": {"errors", "memory", "native", "planning", "table"},
     # The training methods, behind one protocol.
     "methods": {
         "calibrate",

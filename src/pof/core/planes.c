@@ -76,7 +76,7 @@ typedef struct {
 } Pool;
 
 /* As torch's: NaN wins. */
-static inline float larger(float a, float b) { return b > a || b != b ? b : a; }
+static inline float larger(float a, float b) { return (b > a) | (b != b) ? b : a; }
 
 enum { LONGEST_ROW = 8192 };
 
@@ -90,6 +90,39 @@ static void largest_of_rows(const float *from, int64_t stride, int64_t top, int6
     }
 }
 
+/* One row of outputs from the largest of its rows, which has -inf before and behind its pixels. */
+static void largest_in_row(const Pool *p, const float *row, int64_t lanes, float *restrict out) {
+    int64_t step = p->stride_x * lanes;
+    for (int64_t u = 0; u < p->kernel_width; u++)
+        for (int64_t x = 0; x < p->out_width; x++)
+            for (int64_t n = 0; n < lanes; n++) {
+                float value = row[x * step + u * lanes + n];
+                out[x * lanes + n] = u ? larger(out[x * lanes + n], value) : value;
+            }
+}
+
+/* The same, of one image: without the inner loop. */
+static void largest_in_single_row(const Pool *p, const float *row, float *restrict out) {
+    for (int64_t x = 0; x < p->out_width; x++) out[x] = row[x * p->stride_x];
+    for (int64_t u = 1; u < p->kernel_width; u++)
+        for (int64_t x = 0; x < p->out_width; x++) out[x] = larger(out[x], row[x * p->stride_x + u]);
+}
+
+static void pool_slowly(const Pool *p, const float *from, float *out, int64_t top, int64_t bottom, int64_t lanes) {
+    const Copy *c = &p->planes;
+    for (int64_t x = 0; x < p->out_width; x++, out += c->to.lanes) {
+        int64_t left = x * p->stride_x - p->padding_x, right = left + p->kernel_width;
+        if (left < 0) left = 0;
+        if (right > c->width) right = c->width;
+        for (int64_t n = 0; n < lanes; n++) out[n] = -INFINITY;
+        for (int64_t v = top; v < bottom; v++)
+            for (int64_t u = left; u < right; u++) {
+                const float *in = from + v * c->from.row + u * c->from.column;
+                for (int64_t n = 0; n < lanes; n++) out[n] = larger(out[n], in[n * c->from.lane]);
+            }
+    }
+}
+
 static void pool_channel(void *argument, int64_t number) {
     const Pool *p = argument;
     const Copy *c = &p->planes;
@@ -97,25 +130,24 @@ static void pool_channel(void *argument, int64_t number) {
     int64_t lanes = c->images - block * step < step ? c->images - block * step : step;
     const float *from = c->from.data + block * c->from.block + channel * c->from.channel;
     float *to = c->to.data + block * c->to.block + channel * c->to.channel, row[LONGEST_ROW];
-    int fast = c->from.column == step && (step == 1 || c->from.lane == 1) && c->width * step <= LONGEST_ROW;
+    int64_t edge = p->padding_x * step, behind = p->kernel_width * step;
+    int fast = c->from.column == step && (step == 1 || c->from.lane == 1) && c->width * step + edge + behind <= LONGEST_ROW;
+    if (fast)
+        for (int64_t i = 0; i < c->width * step + edge + behind; i++) row[i] = -INFINITY;
     for (int64_t y = 0; y < p->out_height; y++) {
         int64_t top = y * p->stride_y - p->padding_y, bottom = top + p->kernel_height;
         if (top < 0) top = 0;
         if (bottom > c->height) bottom = c->height;
-        if (fast) largest_of_rows(from, c->from.row, top, bottom, c->width * step, row);
         float *out = to + ((y + c->to.top) * c->to.pitch + c->to.left) * step;
-        for (int64_t x = 0; x < p->out_width; x++, out += step) {
-            int64_t left = x * p->stride_x - p->padding_x, right = left + p->kernel_width;
-            if (left < 0) left = 0;
-            if (right > c->width) right = c->width;
-            for (int64_t n = 0; n < lanes; n++) out[n] = -INFINITY;
-            for (int64_t v = fast ? bottom - 1 : top; v < bottom; v++)
-                for (int64_t u = left; u < right; u++) {
-                    const float *in = fast ? row + u * step : from + v * c->from.row + u * c->from.column;
-                    int64_t lane = fast ? 1 : c->from.lane;
-                    for (int64_t n = 0; n < lanes; n++) out[n] = larger(out[n], in[n * lane]);
-                }
+        if (!fast) {
+            pool_slowly(p, from, out, top, bottom, lanes);
+            continue;
         }
+        largest_of_rows(from, c->from.row, top, bottom, c->width * step, row + edge);
+        if (step == 1)
+            largest_in_single_row(p, row, out);
+        else
+            largest_in_row(p, row, step, out);
     }
 }
 

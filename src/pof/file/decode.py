@@ -16,10 +16,10 @@ from pof.file.header import Head, TensorInfo
 from pof.file.layout import Chunk, Needed
 from pof.file.magnitudes_in import MagnitudeReader
 from pof.file.masks import MaskReader
-from pof.file.memory import fresh_parts
 from pof.file.numbers import DTYPES, WIDTHS, stored_kind, to_weight
 from pof.file.patterns import Patterns, count_of, group_size, members_of, taken_beyond
 from pof.file.streams import StreamReader
+from pof.memory import fresh_parts
 from pof.planning import Entry
 from pof.states import State
 

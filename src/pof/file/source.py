@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pof.errors import PofError, PofFileError
-from pof.file.memory import fresh
+from pof.memory import fresh
 from pof.replacing import replacing
 
 

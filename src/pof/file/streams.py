@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pof.errors import PofFileError
-from pof.file.memory import fresh, fresh_parts
+from pof.memory import fresh, fresh_parts
 from pof.native import address, addresses, core, int64
 
 Bytes = NDArray[Any]

@@ -10,9 +10,7 @@ from pof.runtime.compiled import CompiledModel, LayerTime
 __all__ = ["CompiledModel", "LayerTime", "compile"]
 
 
-def compile(
-    model: nn.Module, example: Tensor | Sequence[Any], *, threads: int | None = None
-) -> CompiledModel:
+def compile(model: nn.Module, example: Tensor | Sequence[Any], *, threads: int | None = None) -> CompiledModel:
     """Compile `model`, at its present sparsity, to run faster on this CPU, with the same outputs.
 
     The model is exported (`torch.export`); BatchNorm, additions and ReLUs join the convolutions before them; each layer

@@ -17,12 +17,12 @@ from pof.errors import PofError
 from pof.planning import unwrap
 from pof.runtime.capture import Layer, Program, Ref, capture
 from pof.runtime.kernels import library
-from pof.runtime.plan import Plan
+from pof.runtime.plan import Plan, Work
 from pof.runtime.sparse_conv import ConvSpec
-from pof.runtime.steps import Buffers, call, dense
+from pof.runtime.steps import call, dense
 from pof.table import text_table
 
-ROUNDS = 5
+ROUNDS = 7
 """Runs of which the median counts when engines are compared."""
 MARGIN = 1.02
 """How much faster the compiled model must be than the plain one for a size of input to be used there."""
@@ -53,6 +53,8 @@ class _Ready:
     plain: float
     """Milliseconds of the plain model."""
     compiled: float
+    channels_last: bool
+    """The layout in which the plain model is faster."""
 
 
 class CompiledModel:
@@ -79,8 +81,8 @@ class CompiledModel:
         with torch.no_grad():
             ready = self._ready.get(_key(inputs)) or self._prepare(inputs)
             if ready.plan is None:
-                return self._plain(inputs)
-            return ready.plan.run(inputs, self._buffers(ready.plan))
+                return self._plain(inputs, ready.channels_last)
+            return ready.plan.run(inputs, self._work(ready.plan))
 
     def update(self) -> None:
         """Take up the model's present weights, such as another sparsity; which engine runs what stays as it is."""
@@ -124,17 +126,19 @@ class CompiledModel:
         self._constants = self._program.state(self._model)
         self._specs = {name: layer.spec(self._constants) for name, layer in self._layers.items()}
         self._weights = {name: _for_torch(self._layers[name], spec) for name, spec in self._specs.items()}
+        self._weights_last = {name: _channels_last(*weights) for name, weights in self._weights.items()}
 
-    def _plain(self, inputs: Sequence[Any]) -> Any:
+    def _plain(self, inputs: Sequence[Any], channels_last: bool) -> Any:
         """The model by torch alone, with the weights that were taken up."""
-        return _reference(self._program, self._weights, self._constants, inputs)[0]
+        weights = self._weights_last if channels_last else self._weights
+        return _reference(self._program, weights, self._constants, inputs)[0]
 
-    def _buffers(self, plan: Plan) -> Buffers:
-        """The memory of this thread for a plan."""
-        found: dict[int, Buffers] = self._local.__dict__.setdefault("buffers", {})
-        if id(plan) not in found:
-            found[id(plan)] = plan.buffers()
-        return found[id(plan)]
+    def _work(self, plan: Plan) -> Work:
+        """What this thread needs for a plan."""
+        found: dict[Plan, Work] = self._local.__dict__.setdefault("work", {})
+        if plan not in found:
+            found[plan] = plan.work()
+        return found[plan]
 
     def _prepare(self, inputs: Sequence[Any]) -> _Ready:
         """Find out what is fastest for inputs of this size."""
@@ -155,27 +159,27 @@ class CompiledModel:
         times = self._step_times(plan, inputs)
         faster = [name for name in candidates if times[name] <= dense_times[name]]
         plans = [plan] if len(faster) == len(candidates) else [plan, self._plan(faster, shapes)]
-        plain = _milliseconds(lambda: self._plain(inputs))
-        found = [(_milliseconds(partial(p.run, inputs, self._buffers(p))), p) for p in plans]
+        plain, channels_last = min((_milliseconds(partial(self._plain, inputs, last)), last) for last in (False, True))
+        found = [(_milliseconds(partial(p.run, inputs, self._work(p))), p) for p in plans]
         best, chosen = min(found, key=lambda pair: pair[0])
         used = candidates if chosen is plan else faster
         layers = tuple(
             self._time(name, shapes[name], name in used, times, dense_times) for name in self._layers if name in shapes
         )
-        return _Ready(chosen if plain > MARGIN * best else None, layers, plain, best)
+        return _Ready(chosen if plain > MARGIN * best else None, layers, plain, best, channels_last)
 
     def _plan(self, sparse: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> Plan:
         return Plan(self._program, self._specs, self._weights, self._constants, shapes, sparse, self._threads)
 
     def _step_times(self, plan: Plan, inputs: Sequence[Any]) -> dict[str, float]:
         """Milliseconds of each item's steps."""
-        buffers, found = self._buffers(plan), dict[str, list[float]]()
+        work, found = self._work(plan), dict[str, list[float]]()
         for _ in range(ROUNDS):
             values = plan.values(inputs)
             once: dict[str, float] = {}
-            for name, step in plan.steps:
+            for name, step in work.steps:
                 start = time.perf_counter()
-                step.run(values, buffers)
+                step(values)
                 once[name] = once.get(name, 0.0) + time.perf_counter() - start
             for name, seconds in once.items():
                 found.setdefault(name, []).append(1e3 * seconds)
@@ -227,8 +231,11 @@ def _reference(
 
 def _for_torch(layer: Layer, spec: ConvSpec) -> tuple[Tensor, Tensor]:
     weight = torch.from_numpy(spec.weight)
-    weight = weight[:, :, 0, 0] if layer.kind == "linear" else weight.contiguous(memory_format=torch.channels_last)
-    return weight, torch.from_numpy(spec.bias)
+    return weight[:, :, 0, 0] if layer.kind == "linear" else weight, torch.from_numpy(spec.bias)
+
+
+def _channels_last(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return weight.contiguous(memory_format=torch.channels_last) if weight.dim() == 4 else weight, bias
 
 
 def _milliseconds(run: Callable[[], Any]) -> float:

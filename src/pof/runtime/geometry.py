@@ -5,10 +5,13 @@ row are also those before the next. So a kernel's tap is the same distance away 
 flat pass over the plane. Eight or sixteen images may lie side by side (`lanes`): then a pixel is that many floats.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from pof.memory import fresh_parts
 
 LANES = 8
 """Floats of a vector."""
@@ -55,9 +58,14 @@ class Geometry:
         """Floats of the whole buffer."""
         return self.blocks * self.block + SLACK
 
+    @property
+    def is_view(self) -> bool:
+        """Whether torch can look at the images where they are."""
+        return self.lanes == 1 or self.blocks == 1
+
     def buffer(self) -> Tensor:
         """A buffer of zeros."""
-        return torch.zeros(self.floats)
+        return buffers([self])[0]
 
     def view(self, buffer: Tensor) -> Tensor:
         """The images in `buffer` as (N, C, H, W): a view where torch can make one, else a copy."""
@@ -102,9 +110,19 @@ class Phases:
         """Floats from one block to the next."""
         return self.channels * self.plane
 
+    @property
+    def floats(self) -> int:
+        """Floats of the whole buffer."""
+        return self.blocks * self.block + SLACK
+
     def buffer(self) -> Tensor:
         """A buffer of zeros."""
-        return torch.zeros(self.blocks * self.block + SLACK)
+        return buffers([self])[0]
+
+
+def buffers(places: Sequence[Geometry | Phases]) -> list[Tensor]:
+    """Buffers of zeros, in one piece of memory of large pages: planes are so far apart that small ones are slow."""
+    return [torch.from_numpy(part).view(torch.float32) for part in fresh_parts([4 * place.floats for place in places])]
 
 
 def lanes_for(images: int) -> int:

@@ -1,7 +1,9 @@
 """The compiled kernels: structures as the C core has them (core/sparse.c, core/planes.c), and calls."""
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_float, c_int64, c_void_p
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +79,7 @@ def taps_of(
     return taps, starts
 
 
-def run_conv(
+def bound_conv(
     conv: ConvStruct,
     source: Tensor,
     residual: Tensor | None,
@@ -87,9 +89,10 @@ def run_conv(
     threads: int,
     *,
     plain: bool = False,
-) -> None:
-    """Run a convolution over buffers; `images` are their number and the floats between two of source and of out."""
-    library().pof_sparse_conv(
+) -> Callable[[], object]:
+    """A convolution over buffers, to be called; `images`: how many, and floats between two of source and of out."""
+    return partial(
+        library().pof_sparse_conv,
         ctypes.byref(conv),
         c_void_p(source.data_ptr()),
         c_void_p(None if residual is None else residual.data_ptr()),

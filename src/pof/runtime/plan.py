@@ -1,7 +1,8 @@
 """The steps of a program for one size of input: where values lie, what is copied, and which memory is used again."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,9 +10,11 @@ from torch.utils import _pytree as pytree
 
 from pof.runtime.capture import Item, Layer, Operation, Program, Ref
 from pof.runtime.geometry import Geometry, Phases
+from pof.runtime.geometry import buffers as buffers_for
 from pof.runtime.layouts import Layouts, Shape
 from pof.runtime.sparse_conv import ConvSpec, SparseConv
 from pof.runtime.steps import (
+    Bound,
     Buffers,
     Call,
     Convolve,
@@ -27,6 +30,14 @@ from pof.runtime.steps import (
 
 aten = torch.ops.aten
 Weights = Mapping[str, tuple[Tensor, Tensor]]
+
+
+class Work(NamedTuple):
+    """What one thread needs to run a plan."""
+
+    buffers: Buffers
+    steps: list[tuple[str, Bound]]
+    """With the name of the item that each is for."""
 
 
 class Plan:
@@ -75,15 +86,16 @@ class Plan:
         self._wanted |= {layer.source for layer in mine}
         self._build()
 
-    def buffers(self) -> Buffers:
-        """Memory for one thread."""
-        return [size.buffer() for size in self._sizes]
+    def work(self) -> "Work":
+        """Memory for one thread, and the steps in it."""
+        buffers = buffers_for(self._sizes)
+        return Work(buffers, [(name, step.bind(buffers)) for name, step in self.steps])
 
-    def run(self, inputs: Sequence[Any], buffers: Buffers) -> Any:
+    def run(self, inputs: Sequence[Any], work: "Work") -> Any:
         """The outputs for `inputs`."""
         values = self.values(inputs)
-        for _, step in self.steps:
-            step.run(values, buffers)
+        for _, step in work.steps:
+            step(values)
         return self._outputs(values)
 
     def values(self, inputs: Sequence[Any]) -> Values:
@@ -130,7 +142,7 @@ class Plan:
                 self._layer(item)
             elif not self._pool(item):
                 self._show(item.refs())
-                self._add(item.name, Call(item))
+                self._add(item.name, Call(_simpler(item)))
                 self._shown.add(item.name)
             for name in item.refs():
                 # What torch has seen may be in a view that lives on.
@@ -203,6 +215,8 @@ class Plan:
         if settings is None or item.name not in self._wanted or item.name not in self._shapes:
             return False
         (source,) = item.refs()
+        if source not in self._place and self._layouts.of(item.name).lanes > 1:
+            self._hold(source, item.name)
         images, channels, height, width = self._shapes[source]
         target = self._layouts.of(item.name)
         geometry = self._layouts.of(source) if source in self._place else None
@@ -211,6 +225,16 @@ class Plan:
         where = self._place.get(source, source)
         self._add(item.name, MaxPool(where, geometry, self._place[item.name], target, *settings, self._threads))
         return True
+
+
+def _simpler(item: Operation) -> Operation:
+    """A pool over whole images as a mean, which is faster where these lie in planes with gaps."""
+    whole = item.target is aten.adaptive_avg_pool2d.default and len(item.args) == 2 and list(item.args[1]) == [1, 1]
+    return replace(item, target=_mean_of_images, args=item.args[:1]) if whole else item
+
+
+def _mean_of_images(images: Tensor) -> Tensor:
+    return images.mean((-2, -1), keepdim=True)
 
 
 def _pool_settings(item: Operation) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:

@@ -1,5 +1,6 @@
 """One convolution for one size of input: its taps, its tiles, and the call of the kernel."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from pof.native import address
 from pof.runtime.geometry import LANES, Geometry, Phases
-from pof.runtime.kernels import ConvStruct, run_conv, taps_of
+from pof.runtime.kernels import ConvStruct, bound_conv, taps_of
 
 MOST_VECTORS = 14
 """Vectors of a tile: as many sums as registers hold."""
@@ -89,6 +90,7 @@ class SparseConv:
             low=spec.low,
             high=spec.high,
         )
+        self._bounds = np.zeros(_part_count(out.blocks, threads) + 1, np.int64)
         self.pack(spec)
 
     def pack(self, spec: ConvSpec) -> None:
@@ -106,12 +108,19 @@ class SparseConv:
         for name in ("taps", "starts", "bias", "tile_in", "tile_out"):
             setattr(struct, name, address(getattr(self, f"_{name}")))
         struct.tile_vectors = address(self._vectors)
-        self._bounds = _parts(self._starts, self._out.blocks, self._threads)
+        # In the same memory, which bound calls know.
+        self._bounds[:] = _parts(self._starts, self._out.blocks, self._threads)
 
     def __call__(self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False) -> None:
         """Run it; a residual lies as the output does."""
+        self.bind(source, residual, out, plain=plain)()
+
+    def bind(
+        self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False
+    ) -> Callable[[], object]:
+        """The call of the kernel for these buffers; it goes on with the weights of the next `pack`."""
         images = (self._out.blocks, self._source.block, self._out.block)
-        run_conv(self._struct, source, residual, out, images, self._bounds, self._threads, plain=plain)
+        return bound_conv(self._struct, source, residual, out, images, self._bounds, self._threads, plain=plain)
 
 
 def _tiles(out: Geometry) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -157,9 +166,13 @@ def _blocks(spec: ConvSpec, source: Geometry | Phases, tile: int) -> NDArray[np.
     return starts
 
 
+def _part_count(blocks: int, threads: int) -> int:
+    return 1 if blocks >= 2 * threads else threads
+
+
 def _parts(starts: NDArray[np.int32], blocks: int, threads: int) -> NDArray[np.int64]:
     """Where parts of the output channels begin: as many as threads have to share one image, with equal work each."""
-    parts = 1 if blocks >= 2 * threads else threads
+    parts = _part_count(blocks, threads)
     work = np.diff(starts, axis=1).sum(0).cumsum() + np.arange(1, starts.shape[1])
     ends = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts) + 1 if parts > 1 else []
     return np.array([0, *ends, len(work)], np.int64)

@@ -1,6 +1,6 @@
 """What a plan is made of: steps that read and write values (torch's tensors, by name) and buffers (by number)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,11 +18,14 @@ Values = dict[str, Any]
 Buffers = list[Tensor]
 
 
+Bound = Callable[[Values], object]
+
+
 class Step(Protocol):
     """One thing to do."""
 
-    def run(self, values: Values, buffers: Buffers) -> None:
-        """Do it."""
+    def bind(self, buffers: Buffers) -> Bound:
+        """What to call, with the values, to do it in the memory of one thread."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,18 @@ class Call:
 
     operation: Operation
 
-    def run(self, values: Values, buffers: Buffers) -> None:
+    def bind(self, buffers: Buffers) -> Bound:
         """Call it."""
-        values[self.operation.name] = call(self.operation, values)
+        operation = self.operation
+        if operation.kwargs or any(isinstance(arg, (list, tuple, dict)) for arg in operation.args):
+            return lambda values: values.__setitem__(operation.name, call(operation, values))
+        # Without looking into lists of arguments, which takes longer than many an operation.
+        places = [(isinstance(arg, Ref), arg.name if isinstance(arg, Ref) else arg) for arg in operation.args]
+
+        def run(values: Values) -> None:
+            values[operation.name] = operation.target(*(values[arg] if is_ref else arg for is_ref, arg in places))
+
+        return run
 
 
 @dataclass(frozen=True)
@@ -43,9 +55,10 @@ class TorchLayer:
     layer: Layer
     weights: Mapping[str, tuple[Tensor, Tensor]]
 
-    def run(self, values: Values, buffers: Buffers) -> None:
+    def bind(self, buffers: Buffers) -> Bound:
         """Compute it."""
-        values[self.layer.name] = dense(self.layer, self.weights[self.layer.name], values)
+        name = self.layer.name
+        return lambda values: values.__setitem__(name, dense(self.layer, self.weights[name], values))
 
 
 @dataclass(frozen=True)
@@ -61,15 +74,18 @@ class CopyIn:
     """Rows and columns that are wanted."""
     threads: int
 
-    def run(self, values: Values, buffers: Buffers) -> None:
+    def bind(self, buffers: Buffers) -> Bound:
         """Copy them."""
-        images = values[self.source]
-        image, channel, row, column = images.stride()
-        lanes = self.target.lanes
-        from_ = (images.data_ptr(), image * lanes, image, channel, row, column)
-        copy_planes(
-            copy_struct(from_, buffers[self.buffer], self.target, self.spec, images.shape, self.size), self.threads
-        )
+        lanes, buffer = self.target.lanes, buffers[self.buffer]
+
+        def run(values: Values) -> None:
+            images = values[self.source]
+            image, channel, row, column = images.stride()
+            from_ = (images.data_ptr(), image * lanes, image, channel, row, column)
+            struct = copy_struct(from_, buffer, self.target, self.spec, tuple(images.shape), self.size)
+            copy_planes(struct, self.threads)
+
+        return run
 
 
 @dataclass(frozen=True)
@@ -84,13 +100,14 @@ class CopyAcross:
     size: tuple[int, int]
     threads: int
 
-    def run(self, values: Values, buffers: Buffers) -> None:
+    def bind(self, buffers: Buffers) -> Bound:
         """Copy them."""
         of = self.geometry
         start = buffers[self.source].data_ptr() + 4 * of.base
         from_ = (start, of.block, 1, of.plane, of.pitch * of.lanes, of.lanes)
         shape = (of.images, of.channels, of.height, of.width)
-        copy_planes(copy_struct(from_, buffers[self.buffer], self.target, self.spec, shape, self.size), self.threads)
+        struct = copy_struct(from_, buffers[self.buffer], self.target, self.spec, shape, self.size)
+        return lambda _: copy_planes(struct, self.threads)
 
 
 @dataclass(frozen=True)
@@ -102,10 +119,11 @@ class Convolve:
     residual: int | None
     out: int
 
-    def run(self, values: Values, buffers: Buffers) -> None:
+    def bind(self, buffers: Buffers) -> Bound:
         """Compute it."""
         residual = None if self.residual is None else buffers[self.residual]
-        self.kernel(buffers[self.source], residual, buffers[self.out])
+        run = self.kernel.bind(buffers[self.source], residual, buffers[self.out])
+        return lambda _: run()
 
 
 @dataclass(frozen=True)
@@ -117,8 +135,11 @@ class SparseLinear:
     kernels: dict[int, SparseConv]
     threads: int
 
-    def run(self, values: Values, buffers: Buffers) -> None:
+    def bind(self, buffers: Buffers) -> Bound:
         """Compute it."""
+        return self._run
+
+    def _run(self, values: Values) -> None:
         rows = values[self.layer.source]
         flat = rows.reshape(-1, rows.shape[-1])
         count, spec = len(flat), self.spec[self.layer.name]
@@ -146,20 +167,28 @@ class MaxPool:
     padding: tuple[int, int]
     threads: int
 
-    def run(self, values: Values, buffers: Buffers) -> None:
+    def bind(self, buffers: Buffers) -> Bound:
         """Pool."""
-        of, target = self.geometry, self.target
+        of = self.geometry
         if isinstance(self.source, int):
             start = buffers[self.source].data_ptr() + 4 * of.base
-            from_ = (start, of.block, 1, of.plane, of.pitch * of.lanes, of.lanes)
-        else:
-            images = values[self.source]
+            struct = self._struct((start, of.block, 1, of.plane, of.pitch * of.lanes, of.lanes), buffers)
+            return lambda _: max_pool(struct, self.threads)
+        source = self.source
+
+        def run(values: Values) -> None:
+            images = values[source]
             image, channel, row, column = images.stride()
-            from_ = (images.data_ptr(), image * target.lanes, image, channel, row, column)
+            from_ = (images.data_ptr(), image * self.target.lanes, image, channel, row, column)
+            max_pool(self._struct(from_, buffers), self.threads)
+
+        return run
+
+    def _struct(self, from_: tuple[int, ...], buffers: Buffers) -> PoolStruct:
+        of, target = self.geometry, self.target
         shape = (of.images, of.channels, of.height, of.width)
         planes = copy_struct(from_, buffers[self.buffer], target, None, shape, (of.height, of.width))
-        sizes = (*self.kernel, *self.stride, *self.padding, target.height, target.width)
-        max_pool(PoolStruct(planes, *sizes), self.threads)
+        return PoolStruct(planes, *self.kernel, *self.stride, *self.padding, target.height, target.width)
 
 
 @dataclass(frozen=True)
@@ -170,9 +199,12 @@ class Show:
     buffer: int
     geometry: Geometry
 
-    def run(self, values: Values, buffers: Buffers) -> None:
+    def bind(self, buffers: Buffers) -> Bound:
         """Look at them."""
-        values[self.name] = self.geometry.view(buffers[self.buffer])
+        if self.geometry.is_view:
+            view = self.geometry.view(buffers[self.buffer])
+            return lambda values: values.__setitem__(self.name, view)
+        return lambda values: values.__setitem__(self.name, self.geometry.view(buffers[self.buffer]))
 
 
 def copy_struct(
