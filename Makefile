@@ -31,13 +31,13 @@ format: setup ## rewrite the code in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-sanitize: setup ## the tests of the file with the C core under AddressSanitizer and UBSan
+sanitize: setup ## the tests of file and runtime with the C core under AddressSanitizer and UBSan
 	mkdir -p build
-	$(CC) -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=undefined -shared -fPIC \
+	$(CC) -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=undefined -Wno-unknown-pragmas -shared -fPIC \
 		$(filter-out %/module.c,$(wildcard src/pof/core/*.c)) -o build/core.so
 	POF_CORE=build/core.so ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest tests/file
+		$(BIN)/python -m pytest tests/file tests/runtime/test_kernels.py tests/test_fast_rows.py
 
 bench: setup ## the measured bars, as JSON in results/; leave the machine alone meanwhile
 	mkdir -p build
@@ -46,6 +46,8 @@ bench: setup ## the measured bars, as JSON in results/; leave the machine alone 
 	$(BIN)/python bench/training_throughput.py > build/training_throughput.json
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python bench/file_size.py > build/file_size.json
+	$(BIN)/python bench/stored_statistics.py > build/stored_statistics.json
+	$(BIN)/python bench/runtime.py > build/runtime.json
 	$(BIN)/pof demo --json > build/demo_digits.json
 	mv build/*.json results/
 	cat results/switch_sparsity.json results/training_step.json

@@ -47,7 +47,7 @@ def test_every_whole_chunk_more_gives_a_denser_state(tmp_path: Path, magnitudes:
     data, stages = whole.read_bytes(), pof.open(whole).stages
     kinds = ["base", "kept", "signs", "signs", "magnitudes", "magnitudes", "rest"]
     assert [stage.kind for stage in stages] == kinds
-    states = [None, (0.9, 0.9), (0.9, 0.7), (0.9, 0.3), (0.7, 0.7), (0.3, 0.3), (0.0, 0.0)]
+    states = [None, (0.9, 0.9), (0.9, 0.7), (0.9, 0.3), (0.7, 0.3), (0.3, 0.3), (0.0, 0.0)]
     assert [stage.state for stage in stages] == states
     assert stages[-1].cumulative == len(data)
     for number, stage in enumerate(stages):

@@ -29,7 +29,6 @@ def compile(model: nn.Module, example: Tensor | Sequence[Any], *, threads: int |
         >>> import torch, pof
         >>> model = pof.models.resnet20().eval()
         >>> pof.Elastic(model).prune(0.9)
-        State(sparsity=0.9, recover_from=0.9)
         >>> images = torch.randn(1, 3, 32, 32)
         >>> fast = pof.compile(model, images)
         >>> bool(torch.allclose(fast(images), model(images), atol=1e-3))

@@ -22,7 +22,7 @@ class ConvStruct(ctypes.Structure):
         ("taps", c_void_p), ("starts", c_void_p), ("bias", c_void_p),
         ("tile_in", c_void_p), ("tile_out", c_void_p), ("tile_vectors", c_void_p),
         ("channels", c_int64), ("blocks", c_int64), ("tiles", c_int64),
-        ("out_stride", c_int64), ("blocks_outside", c_int64),
+        ("out_stride", c_int64), ("blocks_outside", c_int64), ("dense", c_int64),
         ("rows", c_int64), ("pitch", c_int64), ("first_gap", c_int64),
         ("gap", c_int64), ("last_gap", c_int64),
         ("low", c_float), ("high", c_float),

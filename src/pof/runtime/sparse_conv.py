@@ -104,6 +104,7 @@ class SparseConv:
         self._tile_in = self._tile_out - self._out.base + start
         struct = self._struct
         struct.blocks = len(places) - 1
+        struct.dense = int(spec.groups == 1 and len(self._taps) - 1 == weight.size)
         struct.blocks_outside = int(8 * len(self._taps) > LARGE)
         for name in ("taps", "starts", "bias", "tile_in", "tile_out"):
             setattr(struct, name, address(getattr(self, f"_{name}")))
