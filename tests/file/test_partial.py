@@ -90,9 +90,10 @@ def enough(ends: tuple[float, float | None], there: list[Any]) -> bool:
     """Whether a file that has come as far as to the states `there` gives this one."""
     high, low = ends[0], ends[0] if ends[1] is None else ends[1]
     boundaries = (0.9, 0.7, 0.3, 0.0)
+    valued = {state[0] for state in there if state is not None}
     if high in boundaries and low in boundaries and low > 0.0:
-        return (high, high) in there and ((low, low) in there or (0.9, low) in there)
-    return any(end <= low and (end, end) in there for end in boundaries)
+        return high in valued and (low in valued or (0.9, low) in there)
+    return any(end <= low and end in valued for end in boundaries)
 
 
 def test_a_part_of_a_file_with_fixed_sparsities_says_that_it_is_not_enough(tmp_path: Path) -> None:
