@@ -15,9 +15,10 @@ from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
 from pof.planning import unwrap
-from pof.runtime.capture import Layer, Program, Ref, capture
+from pof.runtime.capture import capture
 from pof.runtime.kernels import library
 from pof.runtime.plan import Plan, Work
+from pof.runtime.program import Layer, Program, Ref
 from pof.runtime.sparse_conv import ConvSpec
 from pof.runtime.steps import call, dense
 from pof.table import text_table

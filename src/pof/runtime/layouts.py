@@ -6,8 +6,8 @@ addition only if both lie alike; so values that meet in one are of one family, w
 
 from collections.abc import Mapping, Sequence
 
-from pof.runtime.capture import Layer
 from pof.runtime.geometry import Geometry, lanes_for
+from pof.runtime.program import Layer
 
 Shape = tuple[int, ...]
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from pof.runtime.capture import Item, Layer, Operation, Program, Ref
 from pof.runtime.geometry import Geometry, Phases
 from pof.runtime.geometry import buffers as buffers_for
 from pof.runtime.layouts import Layouts, Shape
+from pof.runtime.program import Item, Layer, Operation, Program, Ref
 from pof.runtime.sparse_conv import ConvSpec, SparseConv
 from pof.runtime.steps import (
     Bound,

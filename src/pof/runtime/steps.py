@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from pof.runtime.capture import Layer, Operation, Ref
 from pof.runtime.geometry import Geometry, Phases
 from pof.runtime.kernels import CopyStruct, PoolStruct, copy_planes, max_pool
+from pof.runtime.program import Layer, Operation, Ref
 from pof.runtime.sparse_conv import ConvSpec, SparseConv
 
 Values = dict[str, Any]

@@ -1,0 +1,195 @@
+"""Layers that take what follows them into themselves: BatchNorm, an addition, a clip of the outputs."""
+
+import operator
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from pof.runtime.program import Item, Layer, Operation, Program, Ref
+
+aten = torch.ops.aten
+CONVOLUTION, LINEAR = aten.conv2d.default, aten.linear.default
+NORMS = (aten._native_batch_norm_legit_no_training.default, aten.batch_norm.default)
+ADD = (aten.add.Tensor, aten.add_.Tensor)
+RELU = (aten.relu.default, aten.relu_.default)
+HARDTANH = (aten.hardtanh.default, aten.hardtanh_.default)
+CLAMP = (aten.clamp.default, aten.clamp_.default)
+DROPOUT = (aten.dropout.default, aten.dropout_.default)
+IN_PLACE = (*ADD, *RELU, *HARDTANH, *CLAMP, *DROPOUT)
+
+
+def fused(program: Program) -> Program:
+    """Convolutions and linear layers as `Layer`s, with what follows them inside."""
+    fusion = _Fusion(program)
+    for item in program.items:
+        fusion.take(item)
+    change = fusion.current
+    outputs = pytree.tree_map(lambda leaf: Ref(change(leaf.name)) if isinstance(leaf, Ref) else leaf, program.outputs)
+    return replace(program, items=tuple(_ordered(fusion.items)), outputs=outputs)
+
+
+class _Fusion:
+    """Takes operations in order, and puts those that can be into the layer that they follow."""
+
+    def __init__(self, program: Program) -> None:
+        self.items: list[Item] = []
+        self._program = program
+        self._uses = Counter(name for item in program.items for name in item.refs())
+        self._uses.update(leaf.name for leaf in pytree.tree_leaves(program.outputs) if isinstance(leaf, Ref))
+        self._open: dict[str, int] = {}
+        """Where the layer is whose output a name is, if only one other takes that."""
+        self._same: dict[str, str] = {}
+        """Names of values that are others."""
+
+    def current(self, name: str) -> str:
+        """What a value is called now."""
+        while name in self._same:
+            name = self._same[name]
+        return name
+
+    def take(self, item: Operation) -> None:
+        """One more operation."""
+        operation = _renamed(item, self.current)
+        first = operation.args[0] if operation.args else None
+        if operation.target in DROPOUT and isinstance(first, Ref) and not operation.args[2]:
+            self._alias(operation.name, first.name)
+            return
+        if operation.target is operator.getitem and isinstance(first, Ref) and first.name in self._open:
+            # Of a BatchNorm that was folded: the first of its results is all that is ever used.
+            self._alias(operation.name, first.name)
+            return
+        layer = _layer(operation, self._program)
+        if layer is not None:
+            self.items.append(layer)
+            self._note(layer, len(self.items) - 1)
+            return
+        grown = self._grown(operation)
+        if grown is None:
+            self.items.append(operation)
+            return
+        at, layer = grown
+        del self._open[self.items[at].name]
+        self.items[at] = replace(layer, name=operation.name)
+        self._note(self.items[at], at)
+
+    def _alias(self, name: str, other: str) -> None:
+        self._same[name] = other
+        self._uses[other] += self._uses[name] - 1
+        if self._uses[other] != 1:
+            self._open.pop(other, None)
+
+    def _note(self, layer: Item, at: int) -> None:
+        if self._uses[layer.name] == 1:
+            self._open[layer.name] = at
+
+    def _grown(self, operation: Operation) -> tuple[int, Layer] | None:
+        """Where the layer is that can take this operation into itself, and what it becomes."""
+        refs = [value.name for value in operation.args if isinstance(value, Ref)]
+        mine = [name for name in refs if name in self._open]
+        if not mine or operation.kwargs:
+            return None
+        name = max(mine, key=lambda n: self._open[n])
+        at = self._open[name]
+        layer = self.items[at]
+        assert isinstance(layer, Layer)
+        clipped = layer.low != -inf or layer.high != inf
+        if operation.target in ADD and len(operation.args) == 2 and len(set(refs)) == 2:
+            other = refs[0] if refs[1] == name else refs[1]
+            taken = clipped or layer.kind != "conv" or layer.residual is not None or other in self._program.constants
+            return None if taken or not self._same_shape(layer, other) else (at, replace(layer, residual=other))
+        if refs[0] != name or clipped:
+            return None
+        if operation.target in NORMS:
+            grown = _normed(layer, operation, self._program) if layer.residual is None and layer.norm is None else None
+        else:
+            grown = _clipped(layer, operation)
+        return None if grown is None else (at, grown)
+
+    def _same_shape(self, layer: Layer, other: str) -> bool:
+        """Whether an addition needs no broadcasting, as far as export knows."""
+        shapes = self._program.shapes
+        mine, others = shapes.get(layer.name), shapes.get(other)
+        return mine is not None and mine == others
+
+
+def _normed(layer: Layer, operation: Operation, program: Program) -> Layer | None:
+    """The layer with a BatchNorm in evaluation mode."""
+    if layer.kind != "conv":
+        return None
+    full = operation.target is aten.batch_norm.default
+    _, *norm = operation.args[:5]
+    if (full and operation.args[5]) or any(part is not None and part.name not in program.constants for part in norm):
+        return None
+    scale, shift, mean, variance = (None if part is None else str(part.name) for part in norm)
+    if mean is None or variance is None:
+        return None
+    return replace(layer, norm=(scale, shift, mean, variance), epsilon=float(operation.args[7 if full else 6]))
+
+
+def _clipped(layer: Layer, operation: Operation) -> Layer | None:
+    """The layer with a clip of its outputs."""
+    ends = list(operation.args[1:])
+    if operation.target in RELU:
+        ends = [0.0, None]
+    elif operation.target in HARDTANH:
+        ends += [-1.0, 1.0][len(ends) :]
+    elif operation.target in CLAMP:
+        ends += [None, None][len(ends) :]
+    else:
+        return None
+    low, high = ends
+    if not all(end is None or isinstance(end, (int, float)) for end in (low, high)):
+        return None
+    return replace(layer, low=-inf if low is None else float(low), high=inf if high is None else float(high))
+
+
+def _renamed(operation: Operation, current: Callable[[str], str]) -> Operation:
+    def change(leaf: Any) -> Any:
+        return Ref(current(leaf.name)) if isinstance(leaf, Ref) else leaf
+
+    args, kwargs = pytree.tree_map(change, operation.args), pytree.tree_map(change, dict(operation.kwargs))
+    return replace(operation, args=args, kwargs=kwargs)
+
+
+def _layer(operation: Operation, program: Program) -> Layer | None:
+    """The operation as a layer, if it is a convolution or a linear one with constant weights."""
+    if operation.target not in (CONVOLUTION, LINEAR) or operation.kwargs:
+        return None
+    source, weight, *more = operation.args
+    bias = more[0] if more else None
+    fixed = all(value is None or value.name in program.constants for value in (weight, bias))
+    if not fixed or not isinstance(source, Ref) or source.name in program.constants:
+        return None
+    names = (operation.name, "conv" if operation.target is CONVOLUTION else "linear", source.name, weight.name)
+    bias_name = None if bias is None else bias.name
+    if operation.target is LINEAR:
+        return Layer(*names, bias_name)
+    defaults: tuple[Any, ...] = ([1, 1], [0, 0], [1, 1], 1)
+    stride, padding, dilation, groups = (*more[1:], *defaults[len(more[1:]) :])
+    if not all(isinstance(value, (list, tuple)) for value in (stride, padding, dilation)):
+        return None
+    return Layer(*names, bias_name, _pair(stride), _pair(padding), _pair(dilation), groups)
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    return int(values[0]), int(values[-1])
+
+
+def _ordered(items: list[Item]) -> list[Item]:
+    """The items such that each comes after those that it takes: a residual may be made after its layer's old place."""
+    made = {item.name for item in items}
+    done: set[str] = set()
+    out: list[Item] = []
+    waiting = list(items)
+    while waiting:
+        ready = [item for item in waiting if all(name in done or name not in made for name in item.refs())]
+        first = ready[0]
+        out.append(first)
+        done.add(first.name)
+        waiting.remove(first)
+    return out
