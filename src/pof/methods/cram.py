@@ -24,7 +24,7 @@ from pof.errors import PofError
 from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
-from pof.methods.second_pass import loss_scale, moved, random_states, without_trace
+from pof.methods.second_pass import loss_scale, random_states, second_pass
 from pof.planning import unwrap
 
 
@@ -59,18 +59,11 @@ class Cram:
         """The clean pass, and one at pruned weights uphill; the gradients are the sum."""
         random = random_states(self._model)
         loss = run_pass()
-        trained = [p for p in self._model.parameters() if p.grad is not None]
-        # Copied, because buckets of DistributedDataParallel may be the memory of both passes' gradients.
-        clean = [p.grad.clone() for p in trained if p.grad is not None]
-        self._model.zero_grad()
-        uphill = moved(trained, clean, self._settings.rho / loss_scale(self._optimizer))
-        with uphill, without_trace(self._model, random):
+        with second_pass(self._model, random, self._settings.rho / loss_scale(self._optimizer)):
             self._masks.choose(self._draw(step), self._settings.scope)
             with self._masks.applied():
                 self._pruned_loss = run_pass()
-        self._mask_gradients()
-        for parameter, gradient in zip(trained, clean, strict=True):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+            self._mask_gradients()
         return loss
 
     def after_step(self, step: int) -> None:

@@ -23,7 +23,7 @@ from pof.checks import check_choice, check_not_negative, check_share
 from pof.errors import PofError
 from pof.magnitude import check_sparsity
 from pof.methods.protocol import RunPass, Span
-from pof.methods.second_pass import loss_scale, moved, random_states, without_trace
+from pof.methods.second_pass import loss_scale, random_states, second_pass
 from pof.planning import plan, unwrap
 from pof.pruned_pass import pruned
 from pof.states import Scope
@@ -65,21 +65,13 @@ class Nested:
         """The clean pass, and one at pruned weights; the gradients are the sum."""
         random = random_states(self._model)
         loss = run_pass()
-        trained = [p for p in self._model.parameters() if p.grad is not None]
-        # Copied, because buckets of DistributedDataParallel may be the memory of both passes' gradients.
-        clean = [p.grad.clone() for p in trained if p.grad is not None]
-        self._model.zero_grad()
-        sparsity, recover_from = self._draw(step)
-        settings = self._settings
+        settings, (sparsity, recover_from) = self._settings, self._draw(step)
         with (
-            moved(trained, clean, settings.rho / loss_scale(self._optimizer)),
-            without_trace(self._model, random),
+            second_pass(self._model, random, settings.rho / loss_scale(self._optimizer)),
             pruned(self._model, sparsity, recover_from=recover_from, scope=self._scope),
         ):
             self._pruned_loss = run_pass(settings.distill)
             self._mask_gradients()
-        for parameter, gradient in zip(trained, clean, strict=True):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         return loss
 
     def after_step(self, step: int) -> None:

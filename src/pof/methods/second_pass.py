@@ -14,6 +14,23 @@ RandomStates = dict[str, Tensor]
 
 
 @contextmanager
+def second_pass(model: nn.Module, random: RandomStates, distance: float) -> Iterator[None]:
+    """After a first pass that began at `random`: a second one, whose gradients are added to those of the first.
+
+    Inside the block `.grad` is empty, and the parameters are `distance` along the first gradients. Neither they nor
+    statistics and random numbers are changed after it.
+    """
+    trained = [p for p in model.parameters() if p.grad is not None]
+    # Copied, because buckets of DistributedDataParallel may be the memory of both passes' gradients.
+    clean = [p.grad.clone() for p in trained if p.grad is not None]
+    model.zero_grad()
+    with moved(trained, clean, distance), without_trace(model, random):
+        yield
+    for parameter, gradient in zip(trained, clean, strict=True):
+        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+
+@contextmanager
 def moved(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], distance: float) -> Iterator[None]:
     """The parameters `distance` along `directions` inside the block, and where they were after it, bit for bit."""
     before = [parameter.detach().clone() for parameter in parameters]
