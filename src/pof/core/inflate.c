@@ -1,13 +1,13 @@
 /*
- * Raw deflate (RFC 1951) back to bytes, made for streams that are nearly all literals: up to two of them are decoded in
- * one look-up, of two streams in turn. Reads and writes nothing outside of its buffers, whatever the input is.
+ * Raw deflate (RFC 1951) back to bytes, made for streams that are nearly all literals: up to three of them are
+ * decoded in one look-up, of up to three streams in turn. Reads and writes nothing outside of its buffers, whatever the input is.
  */
 #include <stdint.h>
 #include <string.h>
 
 #include "export.h"
 
-enum { ROOT = 11, MOST_BITS = 15, LITERALS = 288, DISTANCES = 32, END = 256 };
+enum { ROOT = 11, MOST_BITS = 15, LITERALS = 288, DISTANCES = 32, END = 256, LANES = 3, ROOM = 16 };
 
 typedef struct {
     const uint8_t *in, *in_end;
@@ -23,7 +23,7 @@ typedef struct {
 
 typedef struct {
     Code literals, distances;
-    uint32_t pairs[1 << ROOT]; /* bits | number of literals << 8 | literals << 16; number 0 for all else */
+    uint32_t runs[1 << ROOT]; /* of literals: their bits | their number << 4 | literals << 8; 0 for all else */
 } Tables;
 
 static const uint16_t LENGTH_BASE[29] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
@@ -85,18 +85,27 @@ static int make_code(Code *code, const uint8_t *lengths, int symbols, int single
     return 0;
 }
 
-static void make_pairs(Tables *t) {
+/* Up to three literals by the bits that they begin with. */
+static void make_runs(Tables *t) {
     const uint16_t *root = t->literals.root;
     for (unsigned at = 0; at < 1u << ROOT; at++) {
         unsigned length = root[at] & 15, symbol = root[at] >> 4;
         if (!length || symbol >= END) {
-            t->pairs[at] = 0;
+            t->runs[at] = 0;
             continue;
         }
-        unsigned entry = length | 1u << 8 | symbol << 16, then = root[at >> length];
-        unsigned other = then & 15;
-        if (other && then >> 4 < END && length + other <= ROOT) entry = (length + other) | 2u << 8 | symbol << 16 | (then >> 4) << 24;
-        t->pairs[at] = entry;
+        uint32_t run = length | 1u << 4 | symbol << 8;
+        /* What follows was looked at before, as its number is smaller; it may have taken bits that are not there. */
+        uint32_t then = at ? t->runs[at >> length] : 0;
+        unsigned number = then >> 4 & 3;
+        if (number == 3 || length + (then & 15) > ROOT) {
+            unsigned next = root[at >> length];
+            then = next >> 4 < END && next & 15 ? (next & 15) | 1u << 4 | (next >> 4) << 8 : 0;
+            number = 1;
+        }
+        if (then && length + (then & 15) <= ROOT)
+            run = (length + (then & 15)) | (number + 1) << 4 | symbol << 8 | then >> 8 << 16;
+        t->runs[at] = run;
     }
 }
 
@@ -213,7 +222,7 @@ static int next_block(Stream *d) {
     if (d->last < 0 || kind < 0 || kind == 3) return -1;
     if (kind == 0) return read_stored(d);
     if (kind == 1 ? fixed_codes(&d->tables) : read_codes(&d->s, &d->tables)) return -1;
-    make_pairs(&d->tables);
+    make_runs(&d->tables);
     d->state = IN_BLOCK;
     return 0;
 }
@@ -260,12 +269,12 @@ typedef struct {
     uint64_t bits;
     int count;
     const uint8_t *in, *in_last; /* the last place where 8 bytes can be read, */
-    uint8_t *at, *at_last;       /* and the last where 8 can be written */
-    const uint32_t *pairs;
+    uint8_t *at, *at_last;       /* and the last where four runs can be written */
+    const uint32_t *runs;
 } Lane;
 
 static inline __attribute__((always_inline)) Lane enter(const Stream *d) {
-    return (Lane){d->s.bits, d->s.count, d->s.in, d->s.in_end - 8, d->at, d->end - 8, d->tables.pairs};
+    return (Lane){d->s.bits, d->s.count, d->s.in, d->s.in_end - 8, d->at, d->end - ROOM, d->tables.runs};
 }
 
 static inline __attribute__((always_inline)) void leave(Stream *d, const Lane *l) {
@@ -276,7 +285,7 @@ static inline __attribute__((always_inline)) void leave(Stream *d, const Lane *l
     d->at = l->at;
 }
 
-/* Whether four look-ups, of at most 44 bits and 8 bytes, can run out of neither input nor output. */
+/* Whether four look-ups, of at most 44 bits and 12 bytes (13 are touched), can run out of neither input nor output. */
 static inline __attribute__((always_inline)) int has_room(const Lane *l) { return l->in <= l->in_last && l->at <= l->at_last; }
 
 static inline __attribute__((always_inline)) void fill_up(Lane *l) {
@@ -285,20 +294,22 @@ static inline __attribute__((always_inline)) void fill_up(Lane *l) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     more = __builtin_bswap64(more);
 #endif
-    l->bits = (l->bits & (((uint64_t)1 << l->count) - 1)) | more << l->count;
+    l->bits |= more << l->count;
     l->in += (63 - l->count) >> 3;
     l->count |= 56;
 }
 
-/* One look-up: up to two literals. Where there is none, 0 is returned and nothing has moved. */
+/* One look-up: up to three literals. Where there is none, 0 is returned and nothing has moved. */
 static inline __attribute__((always_inline)) unsigned look_up(Lane *l) {
-    uint32_t entry = l->pairs[l->bits & ((1 << ROOT) - 1)];
-    l->at[0] = (uint8_t)(entry >> 16);
-    l->at[1] = (uint8_t)(entry >> 24);
-    l->at += entry >> 8 & 255;
-    l->bits >>= entry & 255;
-    l->count -= (int)(entry & 255);
-    return entry;
+    uint32_t run = l->runs[l->bits & ((1 << ROOT) - 1)], literals = run >> 8;
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    literals = __builtin_bswap32(literals);
+#endif
+    memcpy(l->at, &literals, 4);
+    l->at += run >> 4 & 3;
+    l->bits >>= run & 15;
+    l->count -= (int)(run & 15);
+    return run;
 }
 
 static void literals_of_one(Stream *d) {
@@ -313,8 +324,8 @@ static void literals_of_one(Stream *d) {
 }
 
 /*
- * Literals of two streams in turn: a look-up has to wait for the one before it in its own stream, so that two streams
- * together take little longer than one.
+ * Literals of several streams in turn: a look-up has to wait for the one before it in its own stream, so that several
+ * streams together take little longer than one.
  */
 static void literals_of_two(Stream *one, Stream *other) {
     Lane a = enter(one), b = enter(other);
@@ -330,27 +341,46 @@ static void literals_of_two(Stream *one, Stream *other) {
     leave(one, &a), leave(other, &b);
 }
 
+static void literals_of_three(Stream *one, Stream *two, Stream *three) {
+    Lane a = enter(one), b = enter(two), c = enter(three);
+    int found = 1;
+    while (found && has_room(&a) && has_room(&b) && has_room(&c)) {
+        fill_up(&a), fill_up(&b), fill_up(&c);
+        look_up(&a), look_up(&b), look_up(&c);
+        look_up(&a), look_up(&b), look_up(&c);
+        look_up(&a), look_up(&b), look_up(&c);
+        found = look_up(&a) != 0;
+        found &= look_up(&b) != 0;
+        found &= look_up(&c) != 0;
+    }
+    leave(one, &a), leave(two, &b), leave(three, &c);
+}
+
 /* 0 if each `in` holds exactly one stream of exactly `sizes` bytes, which are then in `out`; else -1. */
 EXPORT int pof_inflate(int64_t count, const uint8_t *const *in, const int64_t *lengths, uint8_t *const *out,
                        const int64_t *sizes) {
-    Stream lanes[2];
+    Stream lanes[LANES];
     int64_t next = 0;
-    lanes[0].state = lanes[1].state = DONE;
+    for (int i = 0; i < LANES; i++) lanes[i].state = DONE;
     for (;;) {
-        int running = 0;
-        for (int i = 0; i < 2; i++) {
+        Stream *inside[LANES];
+        int running = 0, ready = 0;
+        for (int i = 0; i < LANES; i++) {
             if (lanes[i].state == DONE && next < count) {
                 begin(&lanes[i], in[next], lengths[next], out[next], sizes[next]);
                 next++;
             }
             running += lanes[i].state != DONE;
+            if (lanes[i].state == IN_BLOCK) inside[ready++] = &lanes[i];
         }
         if (!running) return 0;
-        if (lanes[0].state == IN_BLOCK && lanes[1].state == IN_BLOCK)
-            literals_of_two(&lanes[0], &lanes[1]);
-        else if (running == 1 && lanes[lanes[0].state == DONE].state == IN_BLOCK)
-            literals_of_one(&lanes[lanes[0].state == DONE]);
-        for (int i = 0; i < 2; i++)
+        /* All that run, as one that runs on its own takes as long as all of them. */
+        if (ready == running) {
+            if (ready == 3) literals_of_three(inside[0], inside[1], inside[2]);
+            if (ready == 2) literals_of_two(inside[0], inside[1]);
+            if (ready == 1) literals_of_one(inside[0]);
+        }
+        for (int i = 0; i < LANES; i++)
             if (lanes[i].state != DONE && step(&lanes[i])) return -1;
     }
 }

@@ -68,8 +68,10 @@ typedef struct {
     const uint16_t *table;
     const uint8_t *streams[STREAMS];
     int64_t lengths[STREAMS]; /* what is left of each */
-    int64_t bits[NINTHS];     /* ninth bits read of each stream */
+    int64_t read[CONTEXTS + 1]; /* symbols read of each context, */
+    int64_t bits[NINTHS];       /* and ninth bits */
     uint16_t *own;
+    int all_free; /* whether nothing is taken */
 } Spreading;
 
 /*
@@ -77,7 +79,7 @@ typedef struct {
  * ones, by a table of half a megabyte and a small one, or by one instruction each.
  */
 #define SPREAD_LOOP(PLACE, ONES)                                                                                      \
-    int64_t read[CONTEXTS + 1] = {0};                                                                                 \
+    int64_t *read = s->read;                                                                                          \
     const unsigned full = (1u << s->size) - 1;                                                                        \
     for (int64_t g = 0; g < s->groups; g++) {                                                                         \
         unsigned free = full ^ s->taken[g];                                                                           \
@@ -87,6 +89,7 @@ typedef struct {
             continue;                                                                                                 \
         }                                                                                                             \
         int64_t index = read[u]++;                                                                                    \
+        if (index >> PACK[u] >= s->lengths[u - 1]) return -1;                                                         \
         if (u == KERNEL) {                                                                                            \
             unsigned symbol = s->streams[KERNEL - 1][index];                                                          \
             int ninth = ONES(symbol);                                                                                 \
@@ -102,15 +105,34 @@ typedef struct {
     }                                                                                                                 \
     return 0;
 
+/* Whole groups of 9 of which nothing is taken: neither contexts nor free places need be looked at. */
+#define KERNELS_LOOP(ONES)                                                                                            \
+    const uint8_t *symbols = s->streams[KERNEL - 1];                                                                  \
+    s->read[KERNEL] = s->groups;                                                                                      \
+    for (int64_t g = 0; g < s->groups; g++) {                                                                         \
+        unsigned symbol = symbols[g];                                                                                 \
+        int ninth = ONES(symbol);                                                                                     \
+        int64_t bit = s->bits[ninth]++;                                                                               \
+        if (bit >> 3 >= s->lengths[CONTEXTS + ninth]) return -1;                                                      \
+        s->own[g] = (uint16_t)(symbol | (s->streams[CONTEXTS + ninth][bit >> 3] >> (bit & 7) & 1u) << 8);             \
+    }                                                                                                                 \
+    return 0;
+
 static int spread_by_table(Spreading *s) {
     uint8_t count[512];
     count_table(count, 9);
 #define BY_TABLE(bits) count[bits]
+    if (s->all_free) {
+        KERNELS_LOOP(BY_TABLE)
+    }
     SPREAD_LOOP(s->table[free << s->size | symbol], BY_TABLE)
 }
 
 #ifdef X86
 __attribute__((target("bmi2,popcnt"))) static int spread_by_pdep(Spreading *s) {
+    if (s->all_free) {
+        KERNELS_LOOP(_mm_popcnt_u32)
+    }
     SPREAD_LOOP(_pdep_u32(symbol, free), _mm_popcnt_u32)
 }
 #endif
@@ -121,21 +143,19 @@ __attribute__((target("bmi2,popcnt"))) static int spread_by_pdep(Spreading *s) {
  */
 EXPORT int pof_spread(const uint16_t *taken, int64_t groups, int size, const uint16_t *table,
                       const uint8_t *const *streams, const int64_t *lengths, int64_t *used, uint16_t *own) {
-    uint8_t count[512];
-    int64_t total[CONTEXTS + 1] = {0};
-    unsigned full = (1u << size) - 1;
+    unsigned full = (1u << size) - 1, any = 0;
     Spreading s = {.taken = taken, .groups = groups, .size = size, .table = table, .own = own};
     for (int i = 0; i < STREAMS; i++) {
         s.streams[i] = streams[i] + used[i];
         s.lengths[i] = lengths[i] - used[i];
     }
-    count_table(count, 9);
-    /* How much of each stream will be read, so that the second loop need not ask. */
-    for (int64_t g = 0; g < groups; g++) total[count[full ^ taken[g]]]++;
-    for (int u = 1; u <= CONTEXTS; u++) {
-        int64_t bytes = (total[u] + (1 << PACK[u]) - 1) >> PACK[u];
-        if (bytes > s.lengths[u - 1]) return -1;
-        used[u - 1] += bytes;
+    for (int64_t g = 0; g < groups; g++) any |= taken[g];
+    s.all_free = !(any & full);
+    if (s.all_free && groups > s.lengths[size - 1]) return -1;
+    if (s.all_free && size < KERNEL) {
+        for (int64_t g = 0; g < groups; g++) own[g] = s.streams[size - 1][g];
+        used[size - 1] += groups;
+        return 0;
     }
 #ifdef X86
     int fast = __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
@@ -144,6 +164,7 @@ EXPORT int pof_spread(const uint16_t *taken, int64_t groups, int size, const uin
     int failed = spread_by_table(&s);
 #endif
     if (failed) return -1;
+    for (int u = 1; u <= CONTEXTS; u++) used[u - 1] += (s.read[u] + (1 << PACK[u]) - 1) >> PACK[u];
     for (int i = 0; i < NINTHS; i++) used[CONTEXTS + i] += (s.bits[i] + 7) >> 3;
     return 0;
 }

@@ -7,6 +7,9 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #define X86 1
 #include <immintrin.h>
+#define HAS(FEATURE) __builtin_cpu_supports(FEATURE)
+#else
+#define HAS(FEATURE) 0
 #endif
 
 enum { BLOCK = 512, ROOM = 8 }; /* Groups that are joined and placed at once, so that their values stay in the cache. */
@@ -80,14 +83,16 @@ __attribute__((target("ssse3"))) static void spread16(const uint16_t *patterns, 
                        const uint16_t **from, uint16_t *out) {
     const Tables *t = tables();
     const uint16_t *values = *from;
-    out += first * size;
     for (int64_t g = first; g < end; g++, out += size) {
         unsigned pattern = patterns[g], low = pattern & 255;
         __m128i chosen = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)values),
                                           _mm_loadu_si128((const __m128i *)t->bytes[low]));
         _mm_storeu_si128((__m128i *)out, _mm_or_si128(_mm_loadu_si128((const __m128i *)out), chosen));
         values += t->ones[low];
-        if (pattern >> 8) out[8] = *values++;
+        if (size > 8) { /* without a branch, as half of them would be foreseen wrongly */
+            out[8] |= *values & (uint16_t)-(pattern >> 8);
+            values += pattern >> 8;
+        }
     }
     *from = values;
 }
@@ -97,7 +102,6 @@ __attribute__((target("avx2"))) static void spread32(const uint16_t *patterns, i
     const Tables *t = tables();
     const uint32_t *values = *from;
     const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    out += first * size;
     for (int64_t g = first; g < end; g++, out += size) {
         unsigned pattern = patterns[g], low = pattern & 255;
         __m256i chosen = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i *)values),
@@ -106,7 +110,10 @@ __attribute__((target("avx2"))) static void spread32(const uint16_t *patterns, i
         chosen = _mm256_and_si256(chosen, set);
         _mm256_storeu_si256((__m256i *)out, _mm256_or_si256(_mm256_loadu_si256((const __m256i *)out), chosen));
         values += t->ones[low];
-        if (pattern >> 8) out[8] = *values++;
+        if (size > 8) { /* without a branch, as half of them would be foreseen wrongly */
+            out[8] |= *values & -(pattern >> 8);
+            values += pattern >> 8;
+        }
     }
     *from = values;
 }
@@ -114,8 +121,7 @@ __attribute__((target("avx2"))) static void spread32(const uint16_t *patterns, i
 
 /* A band that was filled: the rows' magnitudes with signs, a bit each (or none), and how far it has come. */
 typedef struct {
-    const uint16_t *patterns;
-    int64_t groups;
+    const uint16_t *patterns; /* absent if nothing is filled */
     int size;
     int64_t length; /* weights of a row */
     const uint8_t *signs;
@@ -128,12 +134,13 @@ static unsigned next_sign(Band *b) {
     return b->signs ? b->signs[k >> 3] >> (k & 7) & 1 : 0;
 }
 
+/* One group, whose first position `out` points to. */
 #define FILL_GROUP(NAME, TYPE)                                                                                        \
     static void NAME(Band *b, int64_t g, const TYPE *fills, TYPE *out) {                                              \
         int64_t at = g * b->size;                                                                                     \
-        for (unsigned left = b->patterns[g]; left; left >>= 1, at++) {                                                \
+        for (unsigned left = b->patterns[g]; left; left >>= 1, at++, out++) {                                         \
             while (at >= b->row_end) b->row++, b->row_end += b->length;                                               \
-            if (left & 1) out[at] = fills[b->row] | (TYPE)((TYPE)next_sign(b) << (8 * sizeof(TYPE) - 1));             \
+            if (left & 1) *out = fills[b->row] | (TYPE)((TYPE)next_sign(b) << (8 * sizeof(TYPE) - 1));                \
         }                                                                                                             \
     }
 
@@ -141,51 +148,54 @@ FILL_GROUP(fill_group16, uint16_t)
 FILL_GROUP(fill_group32, uint32_t)
 
 #ifdef X86
-__attribute__((target("ssse3"))) static void fill16_fast(Band *b, const uint16_t *fills, uint16_t *out) {
+__attribute__((target("ssse3"))) static void fill16_fast(Band *b, int64_t first, int64_t end, const uint16_t *fills,
+                                                         uint16_t *out) {
     const Tables *t = tables();
-    for (int64_t g = 0; g < b->groups; g++) {
-        int64_t at = g * b->size;
-        while (at >= b->row_end) b->row++, b->row_end += b->length;
-        /* Only a group that lies in one row, and whose signs can be loaded at once. */
-        if (at + b->size > b->row_end || (b->signs && (b->used >> 3) + 4 > b->bytes)) {
+    const int size = b->size;
+    const uint16_t *patterns = b->patterns;
+    int64_t used = b->used, row_end = b->row_end;
+    /* Up to here the bits of a group's signs can be loaded at once. */
+    const int64_t last = b->signs ? 8 * (b->bytes - 4) : INT64_MAX - 64;
+    const uint8_t *signs = b->signs;
+    for (int64_t g = first; g < end; g++, out += size) {
+        int64_t at = g * size;
+        while (at >= row_end) b->row++, row_end += b->length;
+        /* Only a group that lies in one row. */
+        if (at + size > row_end || used > last) {
+            b->used = used, b->row_end = row_end;
             fill_group16(b, g, fills, out);
+            used = b->used, row_end = b->row_end;
             continue;
         }
-        unsigned pattern = b->patterns[g], low = pattern & 255, count = t->ones[low];
+        unsigned pattern = patterns[g], low = pattern & 255, count = t->ones[low];
         uint32_t bits = 0;
-        if (b->signs) memcpy(&bits, b->signs + (b->used >> 3), 4);
-        bits >>= b->used & 7;
+        if (signs) memcpy(&bits, signs + (used >> 3), 4);
+        bits >>= used & 7;
         __m128i values = _mm_or_si128(_mm_set1_epi16((short)fills[b->row]),
                                       _mm_loadu_si128((const __m128i *)t->signs[bits & 255]));
         values = _mm_shuffle_epi8(values, _mm_loadu_si128((const __m128i *)t->bytes[low]));
-        __m128i *to = (__m128i *)(out + at);
+        __m128i *to = (__m128i *)out;
         _mm_storeu_si128(to, _mm_or_si128(_mm_loadu_si128(to), values));
-        if (pattern >> 8) out[at + 8] = (uint16_t)(fills[b->row] | (bits >> count & 1) << 15), count++;
-        b->used += count;
+        if (size > 8) out[8] |= (uint16_t)((fills[b->row] | (bits >> count & 1) << 15) & -(pattern >> 8));
+        used += count + (pattern >> 8);
     }
+    b->used = used, b->row_end = row_end;
 }
 #endif
 
-/*
- * Give the positions of the patterns the magnitude of their row, one of `fills`, and their sign; `out` is zero there.
- * `signs`, `bytes` of them, hold a bit a position, or are absent.
- */
-EXPORT void pof_fill16(const uint16_t *patterns, int64_t groups, int size, int64_t length, const uint8_t *signs,
-                       int64_t bytes, const uint16_t *fills, uint16_t *out) {
-    Band b = {patterns, groups, size, length, signs, bytes, 0, length, 0};
+/* The groups from `first`, whose first position `out` points to, up to `end`; `whole` of them may be written in full. */
+static void fill16(Band *b, int64_t first, int64_t whole, int64_t end, const uint16_t *fills, uint16_t *out) {
+    int64_t g = first;
 #ifdef X86
-    if (__builtin_cpu_supports("ssse3")) {
-        fill16_fast(&b, fills, out);
-        return;
-    }
+    if (whole > first) fill16_fast(b, first, g = whole, fills, out);
 #endif
-    for (int64_t g = 0; g < groups; g++) fill_group16(&b, g, fills, out);
+    for (; g < end; g++) fill_group16(b, g, fills, out + (g - first) * b->size);
+    (void)whole;
 }
 
-EXPORT void pof_fill32(const uint16_t *patterns, int64_t groups, int size, int64_t length, const uint8_t *signs,
-                       int64_t bytes, const uint32_t *fills, uint32_t *out) {
-    Band b = {patterns, groups, size, length, signs, bytes, 0, length, 0};
-    for (int64_t g = 0; g < groups; g++) fill_group32(&b, g, fills, out);
+static void fill32(Band *b, int64_t first, int64_t whole, int64_t end, const uint32_t *fills, uint32_t *out) {
+    for (int64_t g = first; g < end; g++) fill_group32(b, g, fills, out + (g - first) * b->size);
+    (void)whole;
 }
 
 /* The values at the positions of the patterns, in order. */
@@ -205,40 +215,113 @@ EXPORT void pof_scatter8(const uint16_t *patterns, int64_t groups, int size, con
             if (left & 1) out[g * size + i] = *values++;
 }
 
-/*
- * Join the magnitudes of the positions of the patterns and put them there, where `out`, of `n` weights, is zero. The
- * last group may reach beyond them; its pattern does not. JOIN makes the values of a block, SPREAD puts 8 at a time.
- */
-#define PLACE(NAME, TYPE, JOIN, SPREAD, FEATURE)                                                                      \
-    EXPORT void NAME(const uint16_t *patterns, int64_t groups, int size, int64_t n, const uint8_t *symbols, int base, \
-                     const uint8_t *plane0, const uint8_t *plane1, const uint8_t *plane2, int signed_planes,          \
-                     const uint8_t *signs, TYPE *out) {                                                               \
-        Magnitudes m = {symbols, {plane0, plane1, plane2}, signs, signed_planes, base};                               \
-        TYPE values[BLOCK * 9 + ROOM] = {0};                                                                          \
-        int fast = FEATURE;                                                                                           \
-        for (int64_t first = 0; first < groups; first += BLOCK) {                                                     \
-            int64_t end = first + BLOCK < groups ? first + BLOCK : groups, whole = fast ? n / size : 0, count = 0;    \
-            count = pof_count(patterns + first, end - first);                                                         \
-            JOIN(&m, count, values);                                                                                  \
-            advance(&m, count);                                                                                       \
-            const TYPE *from = values;                                                                                \
-            if (whole > end) whole = end;                                                                             \
-            int64_t done = first;                                                                                     \
-            if (whole > first) SPREAD(patterns, first, done = whole, size, &from, out);                               \
-            for (int64_t g = done; g < end; g++)                                                                      \
-                for (unsigned left = patterns[g], i = 0; left; left >>= 1, i++)                                       \
-                    if (left & 1) out[g * size + i] = *from++;                                                        \
-        }                                                                                                             \
+/* What the magnitudes of one weight are made of, and where they go. */
+typedef struct {
+    const uint16_t *plain;  /* the positions whose magnitudes have bits of their own, */
+    const uint16_t *filled; /* and those that take their row's, or absent */
+    int64_t groups, count;  /* of groups, and of weights: the last group may reach beyond them, its patterns do not */
+    int64_t length;         /* weights of a row */
+    int64_t fill_bytes;     /* of signs of the filled */
+    const uint8_t *symbols, *planes[3];
+    const uint8_t *signs, *fill_signs;
+    const void *fills; /* the rows' magnitudes */
+    void *out;         /* zero at all these positions */
+    int32_t size, base, signed_planes, wide;
+} Placing;
+
+/* Join the magnitudes of a block, fill what is filled, and put all to their places; `to` is the block's first one. */
+#define PLACE_BLOCK(NAME, TYPE, JOIN, SPREAD, FILL)                                                                   \
+    static void NAME(const Placing *p, Magnitudes *m, Band *b, int64_t first, int64_t whole, int64_t end, TYPE *to) { \
+        TYPE values[BLOCK * 9 + ROOM];                                                                                \
+        const TYPE *from = values;                                                                                    \
+        int64_t count = pof_count(p->plain + first, end - first), g = first;                                          \
+        if (b->patterns) FILL(b, first, whole, end, (const TYPE *)p->fills, to);                                      \
+        JOIN(m, count, values);                                                                                       \
+        memset(values + count, 0, ROOM * sizeof(TYPE));                                                               \
+        advance(m, count);                                                                                            \
+        if (whole > first) SPREAD(p->plain, first, g = whole, p->size, &from, to);                                    \
+        for (; g < end; g++)                                                                                          \
+            for (unsigned left = p->plain[g], i = 0; left; left >>= 1, i++)                                           \
+                if (left & 1) to[(g - first) * p->size + i] = *from++;                                                \
     }
 
 #ifdef X86
-PLACE(pof_place16, uint16_t, join16, spread16, __builtin_cpu_supports("ssse3"))
-PLACE(pof_place32, uint32_t, join32, spread32, __builtin_cpu_supports("avx2"))
+PLACE_BLOCK(place_block16, uint16_t, join16, spread16, fill16)
+PLACE_BLOCK(place_block32, uint32_t, join32, spread32, fill32)
 #else
 #define NO_SPREAD(...) (void)whole
-PLACE(pof_place16, uint16_t, join16, NO_SPREAD, 0)
-PLACE(pof_place32, uint32_t, join32, NO_SPREAD, 0)
+PLACE_BLOCK(place_block16, uint16_t, join16, NO_SPREAD, fill16)
+PLACE_BLOCK(place_block32, uint32_t, join32, NO_SPREAD, fill32)
 #endif
+
+static uint32_t widened(uint16_t half) {
+    uint32_t magnitude = (uint32_t)(half & 0x7FFF) << 13, infinite = half & 0x7C00;
+    float value;
+    memcpy(&value, &magnitude, 4);
+    value *= 0x1p112f; /* the difference of the exponents' biases; exact, of numbers below the normal ones too */
+    memcpy(&magnitude, &value, 4);
+    if (infinite == 0x7C00) magnitude |= 0x7F800000;
+    return magnitude | (uint32_t)(half & 0x8000) << 16;
+}
+
+#ifdef X86
+__attribute__((target("avx2,f16c"))) static int64_t widen_fast(const uint16_t *from, int64_t count, uint32_t *out) {
+    int64_t k = 0;
+    for (; k + 8 <= count; k += 8) {
+        __m256i wide = _mm256_castps_si256(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + k))));
+        __m256i *to = (__m256i *)(out + k);
+        _mm256_storeu_si256(to, _mm256_or_si256(_mm256_loadu_si256(to), wide));
+    }
+    return k;
+}
+#endif
+
+/* Float16 numbers as float32, put where `out` is zero; a zero leaves what is there. */
+static void widen(const uint16_t *from, int64_t count, int fast, uint32_t *out) {
+    int64_t k = 0;
+#ifdef X86
+    if (fast) k = widen_fast(from, count, out);
+#endif
+    for (; k < count; k++)
+        if (from[k]) out[k] |= widened(from[k]);
+    (void)fast;
+}
+
+/* Groups, of those up to `end`, that may be written in full, 8 positions at once. */
+static int64_t whole_of(const Placing *p, int64_t first, int64_t end, int fast) {
+    int64_t whole = fast ? p->count / p->size : 0;
+    return whole < first ? first : whole > end ? end : whole;
+}
+
+/* Magnitudes of 16 bits, as they are or (`wide`) as float32. */
+EXPORT void pof_place16(const Placing *p) {
+    Magnitudes m = {p->symbols, {p->planes[0], 0, 0}, p->signs, p->signed_planes, p->base};
+    Band b = {p->filled, p->size, p->length, p->fill_signs, p->fill_bytes, 0, p->length, 0};
+    uint16_t halves[BLOCK * 9];
+    int fast = HAS("ssse3"), fast_wide = HAS("avx2") && HAS("f16c");
+    for (int64_t first = 0; first < p->groups; first += BLOCK) {
+        int64_t end = first + BLOCK < p->groups ? first + BLOCK : p->groups, start = first * p->size;
+        int64_t stop = end * p->size < p->count ? end * p->size : p->count;
+        if (p->wide) {
+            memset(halves, 0, sizeof halves);
+            place_block16(p, &m, &b, first, fast ? end : first, end, halves);
+            widen(halves, stop - start, fast_wide, (uint32_t *)p->out + start);
+        } else {
+            place_block16(p, &m, &b, first, whole_of(p, first, end, fast), end, (uint16_t *)p->out + start);
+        }
+    }
+}
+
+/* Magnitudes of 32 bits. */
+EXPORT void pof_place32(const Placing *p) {
+    Magnitudes m = {p->symbols, {p->planes[0], p->planes[1], p->planes[2]}, p->signs, p->signed_planes, p->base};
+    Band b = {p->filled, p->size, p->length, p->fill_signs, p->fill_bytes, 0, p->length, 0};
+    int fast = HAS("avx2");
+    for (int64_t first = 0; first < p->groups; first += BLOCK) {
+        int64_t end = first + BLOCK < p->groups ? first + BLOCK : p->groups;
+        place_block32(p, &m, &b, first, whole_of(p, first, end, fast), end, (uint32_t *)p->out + first * p->size);
+    }
+}
 
 /* Numbers of 7 bits, 8 of them in 7 bytes, to a byte each. */
 EXPORT void pof_from_sevens(const uint8_t *packed, int64_t groups, uint8_t *out) {

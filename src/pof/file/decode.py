@@ -16,7 +16,7 @@ from pof.file.header import Head, TensorInfo
 from pof.file.layout import Chunk, Needed
 from pof.file.magnitudes_in import MagnitudeReader
 from pof.file.masks import MaskReader
-from pof.file.numbers import DTYPES, WIDTHS, stored_kind, to_weight
+from pof.file.numbers import DTYPES, WIDTHS, held_as, stored_kind, to_weight
 from pof.file.patterns import Patterns, count_of, group_size, members_of, taken_beyond
 from pof.file.streams import StreamReader
 from pof.memory import fresh_parts
@@ -58,20 +58,12 @@ class Decoder:
 
     def weights(self) -> dict[str, Tensor]:
         """The pruned tensors with all values that were read, zero elsewhere."""
-        dtypes = [DTYPES[info.dtype] for info in self._pruned]
-        # Where the stored integers are not the weights' own bits, the weights need memory of their own.
-        sizes = [
-            0 if flat.stored.bytes == dtype.itemsize else flat.count * dtype.itemsize
-            for flat, dtype in zip(self._flats, dtypes, strict=True)
-        ]
-        found = {}
-        for info, flat, memory in zip(self._pruned, self._flats, fresh_parts(sizes), strict=True):
-            dtype, scales = DTYPES[info.dtype], self._scales.get(info.name)
-            weight = to_weight(flat.integers, dtype, info.shape, self.head.values, scales)
-            if weight.dtype is not dtype:
-                weight = torch.from_numpy(memory).view(dtype).reshape(info.shape).copy_(weight)
-            found[info.name] = weight
-        return found
+        return {
+            info.name: to_weight(
+                flat.integers, DTYPES[info.dtype], info.shape, self.head.values, self._scales.get(info.name)
+            )
+            for info, flat in zip(self._pruned, self._flats, strict=True)
+        }
 
     def norms(self, info: TensorInfo) -> Tensor | None:
         """The rows' norms, in the shape that broadcasts over the rows; None if raw magnitudes are ranked."""
@@ -91,15 +83,13 @@ class Decoder:
         return torch.from_numpy(band).reshape(info.shape)
 
     def _read_base(self, streams: StreamReader) -> None:
-        planes = {width: [Cursor(streams.next()) for _ in range(width)] for width in WIDTHS}
+        joined = {width: Cursor(_joined([streams.next() for _ in range(width)])) for width in WIDTHS}
         for info in self.head.of_role("plain"):
             stored = DTYPES[info.stored]
-            parts = [plane.take(info.elements) for plane in planes[stored.itemsize]]
-            flat = torch.from_numpy(np.stack(parts, axis=1).reshape(-1))
+            flat = torch.from_numpy(joined[stored.itemsize].take(info.elements * stored.itemsize))
             if stored is torch.bool and bool((flat > 1).any()):
                 raise PofFileError(f"tensor {info.name!r} holds a bool that is neither 0 nor 1")
-            flat = flat.view(stored)
-            self.plain[info.name] = flat.reshape(info.shape).to(DTYPES[info.dtype])
+            self.plain[info.name] = flat.view(stored).reshape(info.shape).to(DTYPES[info.dtype])
         self.norm_layers = statistics.norms_of(self.plain)
         norms, scales = Cursor(streams.next()), Cursor(streams.next())
         for info in self._pruned:
@@ -107,7 +97,7 @@ class Decoder:
                 self._norms[info.name] = _floats(norms, _norms_shape(info))
             if self.head.values == "int8":
                 self._scales[info.name] = _floats(scales, (info.shape[0],))
-        for cursor in (*(plane for same in planes.values() for plane in same), norms, scales):
+        for cursor in (*joined.values(), norms, scales):
             cursor.end()
 
     def _read_values(self, streams: StreamReader, *, rest: bool) -> None:
@@ -127,7 +117,7 @@ class Decoder:
         for flag, flat in zip(flags, self._flats, strict=True):
             if flag:
                 zeros = members_of(masks.next(flat.taken, flat.size), flat.size, flat.count)
-                flat.integers[zeros] = 1 << flat.stored.sign_bit
+                flat.integers[zeros] = 1 << flat.sign_bit
         masks.end()
 
     def _read_signs(self, streams: StreamReader, boundary: int) -> None:
@@ -152,12 +142,20 @@ class Decoder:
 def _empty(infos: Sequence[TensorInfo], values: str) -> list[Flat]:
     """All weights zero, nothing placed."""
     kinds = [stored_kind(DTYPES[info.dtype], values) for info in infos]
-    sizes = [info.elements * kind.bytes for info, kind in zip(infos, kinds, strict=True)]
+    held = [held_as(kind, DTYPES[info.dtype]) for info, kind in zip(infos, kinds, strict=True)]
+    sizes = [info.elements * np.dtype(integer).itemsize for info, integer in zip(infos, held, strict=True)]
     flats = []
-    for info, kind, zeros in zip(infos, kinds, fresh_parts(sizes), strict=True):
+    for info, kind, integer, zeros in zip(infos, kinds, held, fresh_parts(sizes), strict=True):
         size = group_size(info.shape)
-        flats.append(Flat(size, info.shape[0], kind, zeros.view(kind.integer), taken_beyond(info.elements, size)))
+        flats.append(Flat(size, info.shape[0], kind, zeros.view(integer), taken_beyond(info.elements, size)))
     return flats
+
+
+def _joined(planes: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """The bytes of numbers from one stream for each byte of a number."""
+    if len({len(plane) for plane in planes}) > 1:
+        raise PofFileError("the streams of the bytes of a number are not equally long")
+    return np.stack(planes, axis=1).reshape(-1)
 
 
 def _norms_shape(info: TensorInfo) -> tuple[int, ...]:

@@ -24,6 +24,16 @@ class Flat:
     taken: Patterns
 
     @property
+    def wide(self) -> bool:
+        """Whether the integers are those of float32, of weights that are stored as float16."""
+        return self.integers.itemsize > self.stored.bytes
+
+    @property
+    def sign_bit(self) -> int:
+        """The place of the sign in an integer."""
+        return 8 * self.integers.itemsize - 1
+
+    @property
     def count(self) -> int:
         """How many weights it has."""
         return len(self.integers)

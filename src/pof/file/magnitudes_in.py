@@ -1,6 +1,7 @@
 """The magnitudes of some of the weights of every pruned tensor, read and put to their places. See SPEC.md."""
 
-from ctypes import CDLL
+import ctypes
+from ctypes import CDLL, c_int32, c_int64, c_void_p
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +10,21 @@ from pof.errors import PofFileError
 from pof.file.cursor import Cursor
 from pof.file.flat import Flat, read_signs, unpacked
 from pof.file.masks import MaskReader
-from pof.file.numbers import KINDS, Integers, Stored
+from pof.file.numbers import KINDS, Integers, Stored, widened
 from pof.file.patterns import Patterns, count_of, members_of
 from pof.file.streams import Bytes, StreamReader
 from pof.native import address, core, int64
+
+
+class _Placing(ctypes.Structure):
+    """`Placing` of core/values.c."""
+
+    _fields_ = [
+        ("plain", c_void_p), ("filled", c_void_p), ("groups", c_int64), ("count", c_int64), ("length", c_int64),
+        ("fill_bytes", c_int64), ("symbols", c_void_p), ("planes", c_void_p * 3), ("signs", c_void_p),
+        ("fill_signs", c_void_p), ("fills", c_void_p), ("out", c_void_p),
+        ("size", c_int32), ("base", c_int32), ("signed_planes", c_int32), ("wide", c_int32),
+    ]  # fmt: skip
 
 
 class MagnitudeReader:
@@ -39,68 +51,68 @@ class MagnitudeReader:
             raise PofFileError("a flag is neither 0 nor 1")
         native = core()
         if native is not None:
-            plain = self._fill_fast(native, flat, own) if flag else own
-            self._place_fast(native, flat, plain, base, None if flag else negative)
+            self._place_fast(native, flat, own, base, None if flag else negative, filled=bool(flag))
             if flag and negative is not None:
                 _set_signs(native, flat, own, negative)
             return
         members = members_of(own, flat.size, flat.count)
-        values = (
-            self._filled(flat, members, own, base) if flag else self._join(flat.stored, count_of(own, flat.size), base)
-        )
+        if flag:
+            whole = self._filled(flat, members, own, base)
+            if negative is not None:
+                whole |= _signs_at(members, negative, flat.stored)
+            flat.integers |= widened(whole) if flat.wide else whole
+            return
+        values = self._join(flat.stored, count_of(own, flat.size), base)
         if negative is not None:
             values |= negative.astype(values.dtype) << flat.stored.sign_bit
-        flat.integers[members] = values
+        flat.integers[np.flatnonzero(members)] = widened(values) if flat.wide else values
 
     def _filled(self, flat: Flat, members: NDArray[np.bool_], own: Patterns, base: int) -> Integers:
-        """The values of a tensor some of which are filled."""
+        """The values of a tensor some of which are filled, zero where it has none."""
         if not flat.stored.low_bits:
             raise PofFileError("a flag says that levels are filled, which have no such thing")
         full = own.dtype.type((1 << flat.size) - 1)
-        all_filled = members_of(self._masks.next(own ^ full, flat.size), flat.size, flat.count)
-        filled = all_filled[members]
-        width = np.dtype(flat.stored.integer).itemsize
-        fills = self._fills.take(flat.rows * width).copy().view(flat.stored.integer)
+        filled = members_of(self._masks.next(own ^ full, flat.size), flat.size, flat.count)
+        fills = self._fills.take(flat.rows * flat.stored.bytes).copy().view(flat.stored.integer)
+        # Whole tensors, as numpy picks single weights far more slowly.
+        out: Integers = (filled.reshape(flat.rows, -1) * fills[:, None]).reshape(-1)
         number = int(np.count_nonzero(filled))
-        out = np.empty(len(filled), flat.stored.integer)
-        out[filled] = fills[np.flatnonzero(all_filled) // (flat.count // flat.rows)]
         if self._with_signs:
-            negative = unpacked(self._fill_signs.take(-(-number // 8)), number)
-            out[filled] |= negative.astype(out.dtype) << flat.stored.sign_bit
-        out[~filled] = self._join(flat.stored, len(filled) - number, base)
+            out |= _signs_at(filled, unpacked(self._fill_signs.take(-(-number // 8)), number), flat.stored)
+        plain = np.flatnonzero(members & ~filled)
+        out[plain] = self._join(flat.stored, len(plain), base)
         return out
 
-    def _fill_fast(self, native: CDLL, flat: Flat, own: Patterns) -> Patterns:
-        """Put the filled magnitudes; return the positions that are left."""
-        filled = self._masks.next(own ^ own.dtype.type((1 << flat.size) - 1), flat.size)
-        width = np.dtype(flat.stored.integer).itemsize
-        fill = {2: native.pof_fill16, 4: native.pof_fill32}.get(width)
-        if fill is None:
-            raise PofFileError("a flag says that levels are filled, which have no such thing")
-        fills = self._fills.take(flat.rows * width).copy()
-        signs = self._fill_signs.take(-(-count_of(filled, flat.size) // 8)) if self._with_signs else None
-        place = (address(filled), int64(len(filled)), flat.size, int64(flat.count // flat.rows))
-        bits = (address(signs), int64(0 if signs is None else len(signs)))
-        fill(*place, *bits, address(fills), address(flat.integers))
-        return own ^ filled
-
-    def _place_fast(self, native: CDLL, flat: Flat, own: Patterns, base: int, negative: Bytes | None) -> None:
-        stored = flat.stored
-        count = int(native.pof_count(address(own), int64(len(own))))
+    def _place_fast(
+        self, native: CDLL, flat: Flat, own: Patterns, base: int, negative: Bytes | None, *, filled: bool
+    ) -> None:
+        stored, fills, fill_signs, filled_own = flat.stored, None, None, None
+        if filled:
+            if not stored.low_bits:
+                raise PofFileError("a flag says that levels are filled, which have no such thing")
+            filled_own = self._masks.next(own ^ own.dtype.type((1 << flat.size) - 1), flat.size)
+            fills = self._fills.take(flat.rows * stored.bytes).copy()
+            if self._with_signs:
+                fill_signs = self._fill_signs.take(-(-count_of(filled_own, flat.size) // 8))
+            own = own ^ filled_own
+        count = count_of(own, flat.size)
         symbols, planes = self._symbols.take(count), [plane.take(count) for plane in self._planes[stored]]
-        where = (address(own), int64(len(own)), flat.size)
         if not stored.low_bits:
             values = (np.uint8(base) - symbols) & np.uint8(127)
             if self._with_signs:
                 negative = read_signs(self._level_signs, count)
             if negative is not None:
                 values |= negative << 7
-            native.pof_scatter8(*where, address(values), address(flat.integers))
+            native.pof_scatter8(address(own), int64(len(own)), flat.size, address(values), address(flat.integers))
             return
-        place = native.pof_place32 if stored.planes == 3 else native.pof_place16
-        low = [address(plane) for plane in (*planes, None, None)][:3]
-        streams = (address(symbols), base, *low, int(self._with_signs), address(negative))
-        place(*where, int64(flat.count), *streams, address(flat.integers))
+        placing = _Placing(
+            plain=address(own), filled=address(filled_own), groups=len(own), count=flat.count,
+            length=max(1, flat.count // max(1, flat.rows)), fill_bytes=0 if fill_signs is None else len(fill_signs),
+            symbols=address(symbols), planes=(c_void_p * 3)(*(plane.ctypes.data for plane in planes)),
+            signs=address(negative), fill_signs=address(fill_signs), fills=address(fills), out=address(flat.integers),
+            size=flat.size, base=base, signed_planes=int(self._with_signs), wide=int(flat.wide),
+        )  # fmt: skip
+        (native.pof_place32 if stored.bytes == 4 else native.pof_place16)(ctypes.byref(placing))
 
     def _join(self, stored: Stored, count: int, base: int) -> Integers:
         symbols: Integers = np.uint8(base) - self._symbols.take(count)
@@ -128,11 +140,19 @@ class MagnitudeReader:
             cursor.end()
 
 
+def _signs_at(members: NDArray[np.bool_], negative: Bytes, stored: Stored) -> Integers:
+    """The signs at some positions, as bits of a whole tensor."""
+    signs: Integers = np.zeros(len(members), stored.integer)
+    # Positions, as numpy writes to a mask several times more slowly.
+    signs[np.flatnonzero(members)] = negative.astype(stored.integer) << stored.sign_bit
+    return signs
+
+
 def _set_signs(native: CDLL, flat: Flat, own: Patterns, negative: Bytes) -> None:
     """Give the weights at the positions `own` their signs."""
     signs = np.zeros(flat.count, np.uint8)
     native.pof_scatter8(address(own), int64(len(own)), flat.size, address(negative), address(signs))
-    flat.integers |= signs.astype(flat.integers.dtype) << flat.stored.sign_bit
+    flat.integers |= signs.astype(flat.integers.dtype) << flat.sign_bit
 
 
 def _exactly(data: Bytes, count: int) -> Bytes:

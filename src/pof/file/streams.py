@@ -148,7 +148,7 @@ def _decoded(data: memoryview, entries: Sequence[tuple[int, int, int]]) -> list[
             raise PofFileError(f"a stream has the unknown method {method}")
         elif size != length:
             raise PofFileError("a stored stream has a wrong length")
-    # Long ones first, as two are decoded side by side.
+    # Long ones first, as several are decoded side by side.
     deflated.sort(key=lambda number: -entries[number][1])
     found = _inflated([streams[number].data for number in deflated], [entries[number][0] for number in deflated])
     for number, stream in zip(deflated, found, strict=True):
