@@ -40,6 +40,11 @@ class Cut(NamedTuple):
 NO_CUT = Cut(-1.0, 0)
 
 
+def all_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite: by the least and the largest, many times faster than asking each."""
+    return not values.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(values))).all())
+
+
 def check_sparsity(value: object, name: str = "sparsity") -> float:
     """Return `value` as a float if it is a number in [0, 1); otherwise say what to pass instead."""
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pof.errors import PofError, WeightsChangedError
 from pof.ladder import Ladder
-from pof.magnitude import Cut, find_cut, zero_smallest
+from pof.magnitude import Cut, all_finite, find_cut, zero_smallest
 from pof.on_sphere import find_alpha_on_sphere, recover_on_sphere
 from pof.planning import Entry
 from pof.recovery import find_alpha, recover
@@ -83,7 +83,7 @@ class ElasticWeight:
         """The dense weights; the first call copies them."""
         if self._dense is None:
             dense = self.parameter.detach().clone()
-            if not bool(torch.isfinite(torch.linalg.vector_norm(dense, ord=torch.inf))):
+            if not all_finite(dense):
                 raise PofError(f"weight {self.entry.name!r} holds NaN or inf: load finite weights first")
             if self._magnitudes == "unit":
                 rows, dims = self.entry.rows(dense)

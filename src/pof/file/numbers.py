@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pof.errors import PofError
+from pof.magnitude import all_finite
 
 Integers = NDArray[Any]
 """Of type uint8, uint16 or uint32: sign and magnitude."""
@@ -108,7 +109,7 @@ def to_weight(
 def rounded(name: str, weight: Tensor, values: str) -> tuple[Tensor, Tensor | None]:
     """The weights as a reader will have them, and the rows' scales for `int8`."""
     weight = weight.detach().cpu().contiguous()
-    if not bool(torch.isfinite(torch.linalg.vector_norm(weight, ord=torch.inf))):
+    if not all_finite(weight):
         raise PofError(f"weight {name!r} holds NaN or inf: exclude it, or load finite weights first")
     if values == "exact":
         return weight, None
@@ -118,7 +119,7 @@ def rounded(name: str, weight: Tensor, values: str) -> tuple[Tensor, Tensor | No
         scales = torch.where(scales > 0, scales, 1.0)
     stored = to_weight(to_integers(weight, values, scales), weight.dtype, tuple(weight.shape), values, scales)
     stored = stored.to(weight.dtype)
-    if not bool(torch.isfinite(stored).all()):
+    if not all_finite(stored):
         raise PofError(f"weight {name!r} has values beyond the range of float16: save with values='exact'")
     return stored, scales
 

@@ -1,7 +1,9 @@
 """The streams of a chunk: deflated where that helps, never larger in memory than the file can justify."""
 
+import os
 import zlib
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ STORED, DEFLATED, SEVENS = 0, 1, 2
 DEFLATE_MOST = 1032
 """Deflate makes at most so many bytes of one."""
 SLACK = 64
+THREADS = 4
+"""Streams that are deflated at the same time, at most."""
 BLOCK = 16384
 """Parts of at least so many bytes get code tables of their own."""
 SMALL = 1 << 16
@@ -32,20 +36,22 @@ class StreamWriter:
     """Collects the streams of one chunk, in order."""
 
     def __init__(self) -> None:
-        self._table: list[bytes] = []
-        self._data: list[bytes] = []
+        self._streams: list[list[Bytes]] = []
 
     def add(self, parts: Iterable[Bytes]) -> None:
         """One more stream: the parts (one a weight) joined. Parts only guide where code tables change."""
-        raw = [part for part in parts if len(part)]
-        size = sum(map(len, raw))
-        data, method = _smallest(raw, size)
-        self._table.append(varint(size) + varint(len(data)) + bytes([method]))
-        self._data.append(data)
+        self._streams.append([part for part in parts if len(part)])
 
     def chunk(self) -> bytes:
         """The whole chunk."""
-        return b"".join((varint(len(self._table)), *self._table, *self._data))
+        # In threads, as zlib lets others run meanwhile.
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS)) as pool:
+            found = list(pool.map(_smallest, self._streams))
+        table = [
+            varint(sum(map(len, parts))) + varint(len(data)) + bytes([method])
+            for parts, (data, method) in zip(self._streams, found, strict=True)
+        ]
+        return b"".join((varint(len(table)), *table, *(data for data, _ in found)))
 
 
 class StreamReader:
@@ -186,8 +192,9 @@ def _check_claim(size: int, length: int) -> None:
         raise PofFileError(f"{length} bytes claim to hold {size}")
 
 
-def _smallest(parts: Sequence[Bytes], size: int) -> tuple[bytes, int]:
-    """The shortest way to write the parts."""
+def _smallest(parts: Sequence[Bytes]) -> tuple[bytes, int]:
+    """The shortest way to write the parts, and its number."""
+    size = sum(map(len, parts))
     stored = b"".join(part.tobytes() for part in parts)
     entropy = _sampled_entropy(stored) if size > SMALL else 0.0
     if not size or entropy > 8 - NOISE:
