@@ -203,31 +203,28 @@ static void some_channels(const Conv *conv, const float *in, const float *residu
         }
 }
 
+/*
+ * All channels of `images` images, `in_images` and `out_images` floats apart, in `parts` parts of channels that begin at
+ * `bounds`. A `residual` lies as `out` does. `plain` runs the portable kernel.
+ */
 typedef struct {
     const Conv *conv;
     const float *in, *residual;
     float *out;
-    int64_t in_images, out_images, parts;
+    int64_t images, in_images, out_images, parts;
     const int64_t *bounds;
-    int plain;
+    int64_t threads, plain;
 } Call;
 
 static void some_part(void *argument, int64_t number) {
     const Call *c = argument;
     int64_t image = number / c->parts, part = number % c->parts;
     some_channels(c->conv, c->in + image * c->in_images, c->residual ? c->residual + image * c->out_images : 0,
-                  c->out + image * c->out_images, c->bounds[part], c->bounds[part + 1], c->plain);
+                  c->out + image * c->out_images, c->bounds[part], c->bounds[part + 1], c->plain || !pof_sparse_is_fast());
 }
 
-/*
- * All channels of `images` images, `in_images` and `out_images` floats apart, in `parts` parts of channels that begin at
- * `bounds`. A `residual` lies as `out` does. `plain` runs the portable kernel.
- */
-EXPORT void pof_sparse_conv(const Conv *conv, const float *in, const float *residual, float *out, int64_t images,
-                            int64_t in_images, int64_t out_images, int64_t parts, const int64_t *bounds, int threads,
-                            int plain) {
-    Call call = {conv, in, residual, out, in_images, out_images, parts, bounds, plain || !pof_sparse_is_fast()};
-    pool_run(some_part, &call, images * parts, threads);
+EXPORT void pof_sparse_conv(const Call *call) {
+    pool_run(some_part, (void *)call, call->images * call->parts, (int)call->threads);
 }
 
 /*

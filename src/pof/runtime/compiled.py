@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
 from pof.planning import unwrap
+from pof.runtime import by_torch
 from pof.runtime.capture import capture
 from pof.runtime.kernels import library
 from pof.runtime.plan import Plan, Work
-from pof.runtime.program import Layer, Program, Ref
-from pof.runtime.sparse_conv import ConvSpec
-from pof.runtime.steps import call, dense
+from pof.runtime.program import Layer, Program
 from pof.table import text_table
 
 ROUNDS = 7
@@ -126,13 +124,13 @@ class CompiledModel:
     def _take_weights(self) -> None:
         self._constants = self._program.state(self._model)
         self._specs = {name: layer.spec(self._constants) for name, layer in self._layers.items()}
-        self._weights = {name: _for_torch(self._layers[name], spec) for name, spec in self._specs.items()}
-        self._weights_last = {name: _channels_last(*weights) for name, weights in self._weights.items()}
+        self._weights = {name: by_torch.weights_of(self._layers[name], spec) for name, spec in self._specs.items()}
+        self._weights_last = {name: by_torch.channels_last(*weights) for name, weights in self._weights.items()}
 
     def _plain(self, inputs: Sequence[Any], channels_last: bool) -> Any:
         """The model by torch alone, with the weights that were taken up."""
         weights = self._weights_last if channels_last else self._weights
-        return _reference(self._program, weights, self._constants, inputs)[0]
+        return by_torch.run(self._program, weights, self._constants, inputs).outputs
 
     def _work(self, plan: Plan) -> Work:
         """What this thread needs for a plan."""
@@ -154,7 +152,8 @@ class CompiledModel:
             return self._ready[key]
 
     def _compare(self, inputs: Sequence[Any]) -> _Ready:
-        _, shapes, dense_times = _reference(self._program, self._weights, self._constants, inputs, timed=True)
+        plain_pass = by_torch.timed(self._program, self._weights, self._constants, inputs, ROUNDS)
+        shapes, dense_times = plain_pass.shapes, plain_pass.milliseconds
         candidates = [name for name, layer in self._layers.items() if _supported(layer, shapes)]
         plan = self._plan(candidates, shapes)
         times = self._step_times(plan, inputs)
@@ -204,39 +203,6 @@ def _supported(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     if layer.kind == "linear":
         return layer.name in shapes
     return all(len(shapes.get(name, ())) == 4 for name in (layer.name, *layer.refs()))
-
-
-def _reference(
-    program: Program,
-    weights: Mapping[str, tuple[Tensor, Tensor]],
-    constants: Mapping[str, Tensor],
-    inputs: Sequence[Any],
-    *,
-    timed: bool = False,
-) -> tuple[Any, dict[str, tuple[int, ...]], dict[str, float]]:
-    """Outputs by torch alone, the shapes of all float32 tensors, and (if `timed`) milliseconds of each layer."""
-    values: dict[str, Any] = {**constants, **dict(zip(program.inputs, inputs, strict=True))}
-    times: dict[str, float] = {}
-    for item in program.items:
-        if isinstance(item, Layer):
-            run = partial(dense, item, weights[item.name], values)
-            if timed:
-                times[item.name] = _milliseconds(run)
-            values[item.name] = run()
-        else:
-            values[item.name] = call(item, values)
-    shapes = {n: tuple(v.shape) for n, v in values.items() if isinstance(v, Tensor) and v.dtype is torch.float32}
-    outputs = pytree.tree_map(lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf, program.outputs)
-    return outputs, shapes, times
-
-
-def _for_torch(layer: Layer, spec: ConvSpec) -> tuple[Tensor, Tensor]:
-    weight = torch.from_numpy(spec.weight)
-    return weight[:, :, 0, 0] if layer.kind == "linear" else weight, torch.from_numpy(spec.bias)
-
-
-def _channels_last(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    return weight.contiguous(memory_format=torch.channels_last) if weight.dim() == 4 else weight, bias
 
 
 def _milliseconds(run: Callable[[], Any]) -> float:

@@ -15,6 +15,8 @@ from pof.memory import fresh_parts
 
 LANES = 8
 """Floats of a vector."""
+LINE = 16
+"""Floats of a line of the cache."""
 SLACK = 128
 """Floats behind the end that a kernel may read or write, but that mean nothing."""
 
@@ -41,7 +43,7 @@ class Geometry:
     @property
     def plane(self) -> int:
         """Floats from one channel to the next."""
-        return _up((self.height + 2 * self.pad_y) * self.pitch * self.lanes + self.pad_x * self.lanes + LANES)
+        return _spread((self.height + 2 * self.pad_y) * self.pitch * self.lanes + self.pad_x * self.lanes + LANES)
 
     @property
     def base(self) -> int:
@@ -98,7 +100,7 @@ class Phases:
     @property
     def phase(self) -> int:
         """Floats from one phase to the next."""
-        return _up(self.rows * self.pitch * self.lanes + LANES)
+        return _spread(self.rows * self.pitch * self.lanes + LANES)
 
     @property
     def plane(self) -> int:
@@ -132,5 +134,6 @@ def lanes_for(images: int) -> int:
     return 16 if -(-images // 16) * 16 <= -(-images // 8) * 8 else 8
 
 
-def _up(count: int) -> int:
-    return -(-count // LANES) * LANES
+def _spread(count: int) -> int:
+    """At least `count` floats: an odd number of lines, so that planes do not share the same few places in the cache."""
+    return LINE * (-(-count // LINE) | 1)

@@ -1,13 +1,12 @@
 """The compiled kernels: structures as the C core has them (core/sparse.c, core/planes.c), and calls."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int64, c_void_p
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from pof.errors import PofError
 from pof.native import address, core, int64
@@ -29,6 +28,16 @@ class ConvStruct(ctypes.Structure):
     ]  # fmt: skip
 
 
+class ConvCallStruct(ctypes.Structure):
+    """`Call` of sparse.c."""
+
+    _fields_ = [
+        ("conv", c_void_p), ("source", c_void_p), ("residual", c_void_p), ("out", c_void_p),
+        ("images", c_int64), ("in_images", c_int64), ("out_images", c_int64), ("parts", c_int64),
+        ("bounds", c_void_p), ("threads", c_int64), ("plain", c_int64),
+    ]  # fmt: skip
+
+
 class CopyStruct(ctypes.Structure):
     """`Copy` of planes.c."""
 
@@ -38,7 +47,7 @@ class CopyStruct(ctypes.Structure):
         ("to_data", c_void_p), ("to_block", c_int64), ("to_channel", c_int64), ("to_phase", c_int64),
         ("pitch", c_int64), ("lanes", c_int64), ("top", c_int64), ("left", c_int64),
         ("row_stride", c_int64), ("column_stride", c_int64),
-        ("images", c_int64), ("channels", c_int64), ("height", c_int64), ("width", c_int64),
+        ("images", c_int64), ("channels", c_int64), ("height", c_int64), ("width", c_int64), ("threads", c_int64),
     ]  # fmt: skip
 
 
@@ -79,37 +88,35 @@ def taps_of(
     return taps, starts
 
 
-def bound_conv(
-    conv: ConvStruct,
-    source: Tensor,
-    residual: Tensor | None,
-    out: Tensor,
-    images: tuple[int, int, int],
-    bounds: NDArray[np.int64],
-    threads: int,
-    *,
-    plain: bool = False,
-) -> Callable[[], object]:
-    """A convolution over buffers, to be called; `images`: how many, and floats between two of source and of out."""
-    return partial(
-        library().pof_sparse_conv,
-        ctypes.byref(conv),
-        c_void_p(source.data_ptr()),
-        c_void_p(None if residual is None else residual.data_ptr()),
-        c_void_p(out.data_ptr()),
-        *map(c_int64, images),
-        int64(len(bounds) - 1),
-        address(bounds),
-        threads,
-        int(plain),
-    )
+@dataclass(frozen=True)
+class NativeCall:
+    """A function of the core with its argument; call it, or run many at once with `together`."""
+
+    function: str
+    argument: ctypes.Structure
+    keeps: tuple[object, ...] = ()
+    """What the argument points to."""
+
+    def __call__(self, _: object = None) -> None:
+        """Run it."""
+        getattr(library(), self.function)(ctypes.byref(self.argument))
 
 
-def copy_planes(copy: CopyStruct, threads: int) -> None:
-    """Copy images from one place to another."""
-    library().pof_copy_planes(ctypes.byref(copy), threads)
+class _StepStruct(ctypes.Structure):
+    """`Step` of steps.c."""
+
+    _fields_ = [("run", c_void_p), ("argument", c_void_p)]
 
 
-def max_pool(pool: PoolStruct, threads: int) -> None:
-    """The largest of each window."""
-    library().pof_max_pool(ctypes.byref(pool), threads)
+def together(calls: Sequence[NativeCall]) -> Callable[[object], object]:
+    """One call that runs them in order."""
+    native = library()
+    steps = (_StepStruct * len(calls))()
+    for step, each in zip(steps, calls, strict=True):
+        step.run = ctypes.cast(native[each.function], c_void_p)
+        step.argument = ctypes.addressof(each.argument)
+
+    def run(_: object = None, *, kept: object = tuple(calls)) -> None:
+        native.pof_run_steps(steps, int64(len(steps)))
+
+    return run

@@ -1,15 +1,16 @@
 """The steps of a program for one size of input: where values lie, what is copied, and which memory is used again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from pof.runtime.flat_chains import flat_chains, is_mean_of_images
 from pof.runtime.geometry import Geometry, Phases
 from pof.runtime.geometry import buffers as buffers_for
+from pof.runtime.kernels import NativeCall, together
 from pof.runtime.layouts import Layouts, Shape
 from pof.runtime.program import Item, Layer, Operation, Program, Ref
 from pof.runtime.sparse_conv import ConvSpec, SparseConv
@@ -21,15 +22,16 @@ from pof.runtime.steps import (
     CopyAcross,
     CopyIn,
     MaxPool,
+    Mean,
     Show,
     SparseLinear,
     Step,
     TorchLayer,
     Values,
+    Weights,
 )
 
 aten = torch.ops.aten
-Weights = Mapping[str, tuple[Tensor, Tensor]]
 
 
 class Work(NamedTuple):
@@ -38,6 +40,8 @@ class Work(NamedTuple):
     buffers: Buffers
     steps: list[tuple[str, Bound]]
     """With the name of the item that each is for."""
+    calls: list[Bound]
+    """The same with those of the core that follow each other in one call."""
 
 
 class Plan:
@@ -66,7 +70,10 @@ class Plan:
         self._program = program
         # Copies, in which `take` puts others: the steps hold them too.
         self._specs, self._weights, self._constants = dict(specs), dict(weights), dict(constants)
-        self._shapes, self._sparse, self._threads = shapes, set(sparse), threads
+        self._threads, self._sparse = threads, set(sparse)
+        items = [item for item in program.items if isinstance(item, Layer) and item.name in self._sparse]
+        self._flat = flat_chains(program, items, shapes)
+        self._shapes = {**shapes, **{name: (*shapes[name][:2], 1, 1) for name in self._flat.held}}
         self.kernels: dict[str, SparseConv] = {}
         """By the name of the layer."""
         self.linear: dict[str, dict[int, SparseConv]] = {}
@@ -78,8 +85,8 @@ class Plan:
         """In which buffer a value is."""
         self._shown: set[str] = set(program.inputs)
         """Values that torch can see."""
-        mine = [item for item in program.items if self._is_sparse(item)]
-        self._layouts = Layouts(mine, {layer.name: specs[layer.name].reach for layer in mine}, shapes)
+        mine = [self._flat.layers.get(item.name, item) for item in items if self._is_conv(item)]
+        self._layouts = Layouts(mine, {layer.name: specs[layer.name].reach for layer in mine}, self._shapes)
         self._wanted = {
             name for layer in mine for name in layer.refs() if layer.stride == (1, 1) or name == layer.residual
         }
@@ -89,13 +96,14 @@ class Plan:
     def work(self) -> "Work":
         """Memory for one thread, and the steps in it."""
         buffers = buffers_for(self._sizes)
-        return Work(buffers, [(name, step.bind(buffers)) for name, step in self.steps])
+        steps = [(name, step.bind(buffers)) for name, step in self.steps]
+        return Work(buffers, steps, _joined([step for _, step in steps]))
 
     def run(self, inputs: Sequence[Any], work: "Work") -> Any:
         """The outputs for `inputs`."""
         values = self.values(inputs)
-        for _, step in work.steps:
-            step(values)
+        for call in work.calls:
+            call(values)
         return self._outputs(values)
 
     def values(self, inputs: Sequence[Any]) -> Values:
@@ -128,21 +136,23 @@ class Plan:
 
         return pytree.tree_map(value, self._program.outputs)
 
-    def _is_sparse(self, item: Item) -> bool:
-        return isinstance(item, Layer) and item.kind == "conv" and item.name in self._sparse
+    def _is_conv(self, item: Item) -> bool:
+        """Whether it is a layer that the sparse kernels compute on images in buffers."""
+        return item.name in self._sparse and (item.name in self._flat.layers or getattr(item, "kind", "") == "conv")
 
     def _build(self) -> None:
-        items = self._program.items
+        items = [item for item in self._program.items if item.name not in self._flat.skipped]
+        items = [self._flat.layers.get(item.name, item) for item in items]
         last = {name: number for number, item in enumerate(items) for name in item.refs()}
         for number, item in enumerate(items):
-            if self._is_sparse(item):
+            if self._is_conv(item):
                 self._convolve(item)
             elif isinstance(item, Layer):
                 self._show(item.refs())
                 self._layer(item)
-            elif not self._pool(item):
+            elif not (self._pool(item) or self._mean(item)):
                 self._show(item.refs())
-                self._add(item.name, Call(_simpler(item)))
+                self._add(item.name, Call(item))
                 self._shown.add(item.name)
             for name in item.refs():
                 # What torch has seen may be in a view that lives on.
@@ -166,7 +176,7 @@ class Plan:
     def _show(self, names: Sequence[str]) -> None:
         for name in names:
             if name in self._place and name not in self._shown:
-                self._add(name, Show(name, self._place[name], self._layouts.of(name)))
+                self._add(name, Show(name, self._place[name], self._layouts.of(name), name in self._flat.held))
                 self._shown.add(name)
 
     def _hold(self, name: str, user: str) -> int:
@@ -226,15 +236,28 @@ class Plan:
         self._add(item.name, MaxPool(where, geometry, self._place[item.name], target, *settings, self._threads))
         return True
 
+    def _mean(self, item: Operation) -> bool:
+        """Take the mean of images by ourselves if they are in a buffer."""
+        if not is_mean_of_images(item) or item.refs()[0] not in self._place:
+            return False
+        source, target = item.refs()[0], self._layouts.of(item.name)
+        self._place[item.name] = self._take(target)
+        where = (self._place[source], self._layouts.of(source), self._place[item.name], target)
+        self._add(item.name, Mean(*where, self._threads))
+        return True
 
-def _simpler(item: Operation) -> Operation:
-    """A pool over whole images as a mean, which is faster where these lie in planes with gaps."""
-    whole = item.target is aten.adaptive_avg_pool2d.default and len(item.args) == 2 and list(item.args[1]) == [1, 1]
-    return replace(item, target=_mean_of_images, args=item.args[:1]) if whole else item
 
-
-def _mean_of_images(images: Tensor) -> Tensor:
-    return images.mean((-2, -1), keepdim=True)
+def _joined(steps: Sequence[Bound]) -> list[Bound]:
+    """Steps of the core that follow each other as one."""
+    found: list[Bound] = []
+    native: list[NativeCall] = []
+    for step in steps:
+        if isinstance(step, NativeCall):
+            native.append(step)
+            continue
+        found += [together(native), step] if native else [step]
+        native = []
+    return [*found, together(native)] if native else found
 
 
 def _pool_settings(item: Operation) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:

@@ -1,6 +1,6 @@
 """One convolution for one size of input: its taps, its tiles, and the call of the kernel."""
 
-from collections.abc import Callable
+import ctypes
 from dataclasses import dataclass
 from math import inf
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pof.native import address
 from pof.runtime.geometry import LANES, Geometry, Phases
-from pof.runtime.kernels import ConvStruct, bound_conv, taps_of
+from pof.runtime.kernels import ConvCallStruct, ConvStruct, NativeCall, taps_of
 
 MOST_VECTORS = 14
 """Vectors of a tile: as many sums as registers hold."""
@@ -116,12 +116,22 @@ class SparseConv:
         """Run it; a residual lies as the output does."""
         self.bind(source, residual, out, plain=plain)()
 
-    def bind(
-        self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False
-    ) -> Callable[[], object]:
+    def bind(self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False) -> NativeCall:
         """The call of the kernel for these buffers; it goes on with the weights of the next `pack`."""
-        images = (self._out.blocks, self._source.block, self._out.block)
-        return bound_conv(self._struct, source, residual, out, images, self._bounds, self._threads, plain=plain)
+        struct = ConvCallStruct(
+            conv=ctypes.addressof(self._struct),
+            source=source.data_ptr(),
+            residual=None if residual is None else residual.data_ptr(),
+            out=out.data_ptr(),
+            images=self._out.blocks,
+            in_images=self._source.block,
+            out_images=self._out.block,
+            parts=len(self._bounds) - 1,
+            bounds=address(self._bounds),
+            threads=self._threads,
+            plain=int(plain),
+        )
+        return NativeCall("pof_sparse_conv", struct, (self, source, residual, out))
 
 
 def _tiles(out: Geometry) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -10,12 +10,14 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from pof.runtime.geometry import Geometry, Phases
-from pof.runtime.kernels import CopyStruct, PoolStruct, copy_planes, max_pool
+from pof.runtime.kernels import CopyStruct, NativeCall, PoolStruct
 from pof.runtime.program import Layer, Operation, Ref
 from pof.runtime.sparse_conv import ConvSpec, SparseConv
 
 Values = dict[str, Any]
 Buffers = list[Tensor]
+Weights = Mapping[str, tuple[Tensor, Tensor]]
+"""Weight and bias by the name of the layer."""
 
 
 Bound = Callable[[Values], object]
@@ -53,7 +55,7 @@ class TorchLayer:
     """A layer by torch's own dense kernels."""
 
     layer: Layer
-    weights: Mapping[str, tuple[Tensor, Tensor]]
+    weights: Weights
 
     def bind(self, buffers: Buffers) -> Bound:
         """Compute it."""
@@ -82,8 +84,8 @@ class CopyIn:
             images = values[self.source]
             image, channel, row, column = images.stride()
             from_ = (images.data_ptr(), image * lanes, image, channel, row, column)
-            struct = copy_struct(from_, buffer, self.target, self.spec, tuple(images.shape), self.size)
-            copy_planes(struct, self.threads)
+            struct = copy_struct(from_, buffer, self.target, self.spec, images.shape, self.size, self.threads)
+            NativeCall("pof_copy_planes", struct)()
 
         return run
 
@@ -103,11 +105,9 @@ class CopyAcross:
     def bind(self, buffers: Buffers) -> Bound:
         """Copy them."""
         of = self.geometry
-        start = buffers[self.source].data_ptr() + 4 * of.base
-        from_ = (start, of.block, 1, of.plane, of.pitch * of.lanes, of.lanes)
-        shape = (of.images, of.channels, of.height, of.width)
-        struct = copy_struct(from_, buffers[self.buffer], self.target, self.spec, shape, self.size)
-        return lambda _: copy_planes(struct, self.threads)
+        from_, shape = _planes(of, buffers[self.source])
+        struct = copy_struct(from_, buffers[self.buffer], self.target, self.spec, shape, self.size, self.threads)
+        return NativeCall("pof_copy_planes", struct, (buffers,))
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ class Convolve:
     def bind(self, buffers: Buffers) -> Bound:
         """Compute it."""
         residual = None if self.residual is None else buffers[self.residual]
-        run = self.kernel.bind(buffers[self.source], residual, buffers[self.out])
-        return lambda _: run()
+        return self.kernel.bind(buffers[self.source], residual, buffers[self.out])
 
 
 @dataclass(frozen=True)
@@ -171,40 +170,71 @@ class MaxPool:
         """Pool."""
         of = self.geometry
         if isinstance(self.source, int):
-            start = buffers[self.source].data_ptr() + 4 * of.base
-            struct = self._struct((start, of.block, 1, of.plane, of.pitch * of.lanes, of.lanes), buffers)
-            return lambda _: max_pool(struct, self.threads)
+            return NativeCall("pof_max_pool", self._struct(_planes(of, buffers[self.source])[0], buffers), (buffers,))
         source = self.source
 
         def run(values: Values) -> None:
             images = values[source]
             image, channel, row, column = images.stride()
             from_ = (images.data_ptr(), image * self.target.lanes, image, channel, row, column)
-            max_pool(self._struct(from_, buffers), self.threads)
+            NativeCall("pof_max_pool", self._struct(from_, buffers))()
 
         return run
 
     def _struct(self, from_: tuple[int, ...], buffers: Buffers) -> PoolStruct:
         of, target = self.geometry, self.target
         shape = (of.images, of.channels, of.height, of.width)
-        planes = copy_struct(from_, buffers[self.buffer], target, None, shape, (of.height, of.width))
+        size = (of.height, of.width)
+        planes = copy_struct(from_, buffers[self.buffer], target, None, shape, size, self.threads)
         return PoolStruct(planes, *self.kernel, *self.stride, *self.padding, target.height, target.width)
 
 
 @dataclass(frozen=True)
+class Mean:
+    """The mean of each image of a buffer, as an image of one pixel."""
+
+    source: int
+    geometry: Geometry
+    buffer: int
+    target: Geometry
+    threads: int
+
+    def bind(self, buffers: Buffers) -> Bound:
+        """Take it."""
+        of = self.geometry
+        from_, shape = _planes(of, buffers[self.source])
+        place = (buffers[self.buffer], self.target, None, shape, (of.height, of.width), self.threads)
+        return NativeCall("pof_mean_planes", copy_struct(from_, *place), (buffers,))
+
+
+@dataclass(frozen=True)
 class Show:
-    """The images of a buffer as a tensor of torch."""
+    """The images of a buffer as a tensor of torch; without height and width if it is `flat`."""
 
     name: str
     buffer: int
     geometry: Geometry
+    flat: bool
 
     def bind(self, buffers: Buffers) -> Bound:
         """Look at them."""
-        if self.geometry.is_view:
-            view = self.geometry.view(buffers[self.buffer])
-            return lambda values: values.__setitem__(self.name, view)
-        return lambda values: values.__setitem__(self.name, self.geometry.view(buffers[self.buffer]))
+        name, of, buffer = self.name, self.geometry, buffers[self.buffer]
+
+        def look() -> Tensor:
+            images = of.view(buffer)
+            return images[:, :, 0, 0] if self.flat else images
+
+        if of.is_view:
+            view = look()
+            return lambda values: values.__setitem__(name, view)
+        return lambda values: values.__setitem__(name, look())
+
+
+def _planes(of: Geometry, buffer: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where the images of a buffer are, pointer and strides, and their shape."""
+    start = buffer.data_ptr() + 4 * of.base
+    from_ = (start, of.block, 1, of.plane, of.pitch * of.lanes, of.lanes)
+    return from_, (of.images, of.channels, of.height, of.width)
 
 
 def copy_struct(
@@ -214,6 +244,7 @@ def copy_struct(
     spec: ConvSpec | None,
     shape: tuple[int, ...] | torch.Size,
     size: tuple[int, int],
+    threads: int,
 ) -> CopyStruct:
     """What `pof_copy_planes` wants: from pointer and strides to a buffer."""
     images, channels, height, width = shape
@@ -228,7 +259,7 @@ def copy_struct(
     else:
         place = (0, target.pitch, target.lanes, target.pad_y, target.pad_x, 1, 1)
     to = (buffer.data_ptr(), target.block, target.plane, *place)
-    return CopyStruct(*source, *to, images, channels, min(height, size[0]), min(width, size[1]))
+    return CopyStruct(*source, *to, images, channels, min(height, size[0]), min(width, size[1]), threads)
 
 
 def call(operation: Operation, values: Mapping[str, Any]) -> Any:
