@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pruned_pass": {"checks", "errors", "model_states", "planning", "states"},
     # One file that holds every state.
     "file": {
+        "calibrate",
         "checks",
         "elastic",
         "errors",

@@ -88,6 +88,14 @@ class StateStatistics:
         return [b.shape for b in buffers(self._layers)] == [b.shape for b in self._original]
 
 
+def check_batches(batches: object) -> None:
+    """Refuse what is not a list, or another iterable, of batches."""
+    if isinstance(batches, (Tensor, Mapping)) or not isinstance(batches, Iterable):
+        raise PofError(
+            f"batches is a {type(batches).__name__}: pass a list or another iterable of them, such as [batch]"
+        )
+
+
 def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
     """Replace the statistics of `model` by the average over `batches`; return how many batches there were.
 
@@ -95,10 +103,7 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
     but the normalisation layers runs in evaluation mode. Mode and momentum are left as found; on an error the
     statistics too.
     """
-    if isinstance(batches, (Tensor, Mapping)) or not isinstance(batches, Iterable):
-        raise PofError(
-            f"batches is a {type(batches).__name__}: pass a list or another iterable of them, such as [batch]"
-        )
+    check_batches(batches)
     layers = norm_layers(model)
     before = read_statistics(layers)
     count = 0

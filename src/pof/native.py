@@ -32,17 +32,27 @@ def core() -> ctypes.CDLL | None:
     return library
 
 
-def address(array: NDArray[Any] | None) -> ctypes.c_void_p:
-    """Where a contiguous array lies; nowhere for None."""
+class Address(ctypes.c_void_p):
+    """A pointer that keeps what it points to alive, for as long as it is an argument of a call."""
+
+    array: Any = None
+
+
+def address(array: NDArray[Any] | None) -> Address:
+    """Where a contiguous array lies; nowhere for None. A structure copies it: then the caller must keep the array."""
     if array is None:
-        return ctypes.c_void_p()
+        return Address()
     assert array.flags.c_contiguous
-    return ctypes.c_void_p(array.ctypes.data)
+    found = Address(array.ctypes.data)
+    found.array = array
+    return found
 
 
 def addresses(arrays: list[NDArray[np.uint8]]) -> Any:
-    """An array of pointers."""
-    return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+    """An array of pointers, which keeps the arrays alive too."""
+    found = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+    found.arrays = arrays  # type: ignore[attr-defined]
+    return found
 
 
 def int64(value: int) -> ctypes.c_int64:

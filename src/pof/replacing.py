@@ -1,8 +1,9 @@
 """Files that are written whole or not at all."""
 
 import os
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pof.errors import PofError
@@ -18,7 +19,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
         PofError: the block or the renaming raised an OSError: a full disk, a folder that cannot be written.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    if not target.name:
+        raise PofError(f"cannot write {str(path)!r}: name a file")
+    # Another one for each writer: of threads, and of machines that share the folder.
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         # The permissions that a new file has here, whatever the block gives it.
         temporary.touch()
@@ -32,7 +36,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise PofError(f"cannot write {str(target)!r}: {_reason(error)}; what was there before is kept") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a name too long to be there
+            temporary.unlink(missing_ok=True)
 
 
 def _reason(error: OSError) -> str:

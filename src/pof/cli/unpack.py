@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HELP = "write a state_dict from a .pof file, at any sparsity"
+MOST_COPIES = 16
+"""How many times as large a safetensors file may be for tied tensors."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,17 +53,26 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write(path: Path, tensors: "dict[str, Tensor]", metadata: dict[str, str]) -> None:
+    import torch
+
     from pof.replacing import replacing
+    from pof.train.weights import save_tensors
 
-    with replacing(path) as temporary:
-        if path.suffix == ".safetensors":
-            try:
-                from safetensors.torch import save_file
-            except ModuleNotFoundError:
-                raise PofError("safetensors files need safetensors: pip install safetensors") from None
+    if path.suffix == ".safetensors":
+        _refuse_many_copies(tensors)
+        with replacing(path) as temporary:
             # Tied tensors are one memory, which safetensors does not write twice.
-            save_file({name: value.clone() for name, value in tensors.items()}, temporary, metadata=metadata)
-        else:
-            import torch
-
+            save_tensors({name: value.clone() for name, value in tensors.items()}, temporary, metadata)
+        return
+    try:
+        with replacing(path) as temporary:
             torch.save(tensors, temporary)
+    except RuntimeError as error:  # torch's for a full disk
+        raise PofError(f"cannot write {str(path)!r}: {str(error).splitlines()[0]}") from None
+
+
+def _refuse_many_copies(tensors: "dict[str, Tensor]") -> None:
+    """Tied tensors are written once for each name: not if that makes a small file a huge one."""
+    once = {value.data_ptr(): value.nbytes for value in tensors.values()}
+    if sum(value.nbytes for value in tensors.values()) > MOST_COPIES * sum(once.values()):
+        raise PofError("safetensors holds tied tensors once a name, which are too many here: write a .pth file")

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor, nn
 
 from pof.errors import PlanError, PofError
+from pof.file.header import MOST_ELEMENTS
 from pof.file.numbers import DTYPES
 from pof.globs import as_globs, matches, refuse_unmatched
 from pof.planning import Entry, plan, unwrap
@@ -76,7 +78,10 @@ def contents_of_state_dict(
 
 def _is_weight(name: str, value: Tensor) -> bool:
     return (
-        name.rpartition(".")[2].endswith("weight") and value.dim() >= 2 and value.dtype in PRUNABLE and bool(len(value))
+        name.rpartition(".")[2].endswith("weight")
+        and value.dim() >= 2
+        and value.dtype in PRUNABLE
+        and bool(value.numel())
     )
 
 
@@ -87,8 +92,12 @@ def _without_aliases(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise PofError(f"{name!r} is a {type(value).__name__}, not a tensor: a .pof file holds tensors only")
+        if prod(max(size, 1) for size in value.shape) > MOST_ELEMENTS:
+            raise PofError(f"{name!r} has the shape {tuple(value.shape)}, more than a .pof file can hold")
         if str(value.dtype).removeprefix("torch.") not in DTYPES or value.layout != torch.strided or value.is_meta:
             raise PofError(f"{name!r} is {value.dtype} ({value.layout}): a .pof file holds plain dense tensors")
+        # A view that torch conjugates or negates only when it is used is other numbers than its memory.
+        value = value.resolve_conj().resolve_neg()
         key = (value.dtype, identity(value))
         if value.numel() and key in seen:
             aliases[name] = seen[key]

@@ -16,7 +16,7 @@ from pof.file.header import Head, TensorInfo
 from pof.file.layout import Chunk, Needed
 from pof.file.magnitudes_in import MagnitudeReader
 from pof.file.masks import MaskReader
-from pof.file.numbers import DTYPES, WIDTHS, held_as, stored_kind, to_weight
+from pof.file.numbers import DTYPES, WIDTHS, held_as, largest_symbol, stored_kind, to_weight
 from pof.file.patterns import Patterns, count_of, group_size, members_of, taken_beyond
 from pof.file.streams import StreamReader
 from pof.memory import fresh_parts
@@ -94,9 +94,9 @@ class Decoder:
         norms, scales = Cursor(streams.next()), Cursor(streams.next())
         for info in self._pruned:
             if self.head.magnitudes == "unit":
-                self._norms[info.name] = _floats(norms, _norms_shape(info))
+                self._norms[info.name] = _floats(norms, _norms_shape(info), f"a norm of {info.name!r}")
             if self.head.values == "int8":
-                self._scales[info.name] = _floats(scales, (info.shape[0],))
+                self._scales[info.name] = _floats(scales, (info.shape[0],), f"a scale of {info.name!r}")
         for cursor in (*joined.values(), norms, scales):
             cursor.end()
 
@@ -130,7 +130,10 @@ class Decoder:
         masks.end()
         signs.end()
         self._signs[boundary] = found
-        self._alphas[boundary] = _sized(streams.next(), 4 * boundary * len(self._flats)).copy().view(np.float32)
+        alphas = _sized(streams.next(), 4 * boundary * len(self._flats)).copy().view(np.float32)
+        if not np.isfinite(alphas).all():
+            raise PofFileError("what a band is filled with is not finite")
+        self._alphas[boundary] = alphas
 
     def _read_magnitudes(self, streams: StreamReader, boundary: int) -> None:
         magnitudes = MagnitudeReader(streams, len(self._flats), with_signs=False)
@@ -147,7 +150,8 @@ def _empty(infos: Sequence[TensorInfo], values: str) -> list[Flat]:
     flats = []
     for info, kind, integer, zeros in zip(infos, kinds, held, fresh_parts(sizes), strict=True):
         size = group_size(info.shape)
-        flats.append(Flat(size, info.shape[0], kind, zeros.view(integer), taken_beyond(info.elements, size)))
+        taken, most = taken_beyond(info.elements, size), largest_symbol(kind, DTYPES[info.dtype])
+        flats.append(Flat(size, info.shape[0], kind, zeros.view(integer), taken, most))
     return flats
 
 
@@ -164,8 +168,11 @@ def _norms_shape(info: TensorInfo) -> tuple[int, ...]:
     return tuple(1 if number in dims else size for number, size in enumerate(view.shape))
 
 
-def _floats(cursor: Cursor, shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(cursor.take(4 * math.prod(shape)).copy().view(np.float32)).reshape(shape)
+def _floats(cursor: Cursor, shape: tuple[int, ...], what: str) -> Tensor:
+    found = cursor.take(4 * math.prod(shape)).copy().view(np.float32)
+    if not (np.isfinite(found).all() and (found >= 0).all()):
+        raise PofFileError(f"{what} is negative or not finite")
+    return torch.from_numpy(found).reshape(shape)
 
 
 def _sized(data: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:

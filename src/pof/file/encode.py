@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pof.calibrate import check_batches
 from pof.checks import check_choice
 from pof.elastic import Elastic
 from pof.errors import PofError
@@ -93,6 +94,7 @@ class Encoder:
         self, model: nn.Module, globs: dict[str, Any], batches: Iterable[Any], states: Sequence[State]
     ) -> None:
         """Estimate the statistics of `states` on a copy of the model with the weights that the file will hold."""
+        check_batches(batches)
         copied, data = copy.deepcopy(unwrap(model)), list(batches)
         parameters = copied.state_dict()
         with torch.no_grad():

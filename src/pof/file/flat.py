@@ -22,6 +22,8 @@ class Flat:
     stored: Stored
     integers: Integers
     taken: Patterns
+    most: int = 255
+    """The largest symbol of a finite number."""
 
     @property
     def wide(self) -> bool:

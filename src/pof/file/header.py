@@ -3,7 +3,7 @@
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -122,7 +122,7 @@ def read_head(header: bytes, packed: bytes) -> Head:
 
 def check_stages(stages: Sequence[float]) -> tuple[float, ...]:
     """The boundaries, largest first; checked."""
-    if isinstance(stages, (str, float, int)):
+    if not isinstance(stages, Iterable) or isinstance(stages, str):
         raise PofError(f"stages={stages!r} must be a sequence of sparsities, such as (0.9, 0.7, 0.3)")
     found = tuple(check_sparsity(stage, "stages") for stage in stages)
     if any(stage == 0.0 for stage in found) or sorted(set(found), reverse=True) != list(found):
@@ -154,6 +154,8 @@ def _parse(table: dict[str, Any]) -> Head:
     if [chunk for chunk, _, _ in chunks] != chunks_of(stages) or any(length < 0 for _, length, _ in chunks):
         raise PofFileError("the head lists other chunks than its stages have")
     metadata = {str(key): str(value) for key, value in table["metadata"].items()}
+    for text in (*names, *(part for pair in metadata.items() for part in pair)):
+        text.encode()  # raises for half a character, which could not be shown
     return Head(
         table["values"], table["scope"], table["magnitudes"], stages, bool(table["whole"]), metadata, tensors, chunks
     )

@@ -49,6 +49,8 @@ class MagnitudeReader:
         flag, base = int(next(self._flags)), int(next(self._bases))
         if flag > 1:
             raise PofFileError("a flag is neither 0 nor 1")
+        if base > flat.most:
+            raise PofFileError("a weight is not finite")
         native = core()
         if native is not None:
             self._place_fast(native, flat, own, base, None if flag else negative, filled=bool(flag))
@@ -73,7 +75,7 @@ class MagnitudeReader:
             raise PofFileError("a flag says that levels are filled, which have no such thing")
         full = own.dtype.type((1 << flat.size) - 1)
         filled = members_of(self._masks.next(own ^ full, flat.size), flat.size, flat.count)
-        fills = self._fills.take(flat.rows * flat.stored.bytes).copy().view(flat.stored.integer)
+        fills = self._taken_fills(flat)
         # Whole tensors, as numpy picks single weights far more slowly.
         out: Integers = (filled.reshape(flat.rows, -1) * fills[:, None]).reshape(-1)
         number = int(np.count_nonzero(filled))
@@ -91,12 +93,12 @@ class MagnitudeReader:
             if not stored.low_bits:
                 raise PofFileError("a flag says that levels are filled, which have no such thing")
             filled_own = self._masks.next(own ^ own.dtype.type((1 << flat.size) - 1), flat.size)
-            fills = self._fills.take(flat.rows * stored.bytes).copy()
+            fills = self._taken_fills(flat).view(np.uint8)
             if self._with_signs:
                 fill_signs = self._fill_signs.take(-(-count_of(filled_own, flat.size) // 8))
             own = own ^ filled_own
         count = count_of(own, flat.size)
-        symbols, planes = self._symbols.take(count), [plane.take(count) for plane in self._planes[stored]]
+        symbols, planes = self._taken_symbols(count, base), [plane.take(count) for plane in self._planes[stored]]
         if not stored.low_bits:
             values = (np.uint8(base) - symbols) & np.uint8(127)
             if self._with_signs:
@@ -115,7 +117,7 @@ class MagnitudeReader:
         (native.pof_place32 if stored.bytes == 4 else native.pof_place16)(ctypes.byref(placing))
 
     def _join(self, stored: Stored, count: int, base: int) -> Integers:
-        symbols: Integers = np.uint8(base) - self._symbols.take(count)
+        symbols: Integers = np.uint8(base) - self._taken_symbols(count, base)
         if not stored.low_bits:
             symbols &= np.uint8(127)
             if self._with_signs:
@@ -131,6 +133,20 @@ class MagnitudeReader:
                 if self._with_signs:
                     joined |= (low >> 7).astype(stored.integer) << stored.sign_bit
         return joined
+
+    def _taken_symbols(self, count: int, base: int) -> Bytes:
+        """The next symbols, which count down from the largest, `base`."""
+        symbols = self._symbols.take(count)
+        if count and symbols.max() > base:
+            raise PofFileError("a symbol is larger than the largest")
+        return symbols
+
+    def _taken_fills(self, flat: Flat) -> Integers:
+        """The rows' magnitudes of the next tensor."""
+        fills: Integers = self._fills.take(flat.rows * flat.stored.bytes).copy().view(flat.stored.integer)
+        if (fills >> flat.stored.low_bits).max(initial=0) > flat.most:
+            raise PofFileError("what a row is filled with is not finite")
+        return fills
 
     def end(self) -> None:
         """Raise if something is left."""

@@ -85,6 +85,13 @@ def held_as(stored: Stored, dtype: torch.dtype) -> type[np.unsignedinteger]:
     return np.uint32 if stored is HALF and dtype is torch.float32 else stored.integer
 
 
+def largest_symbol(stored: Stored, dtype: torch.dtype) -> int:
+    """The largest symbol of a finite number; those above have the exponent of infinity."""
+    if stored is LEVELS:
+        return 127
+    return 254 if stored is FLOAT32 or dtype is torch.bfloat16 else 0xF7
+
+
 def widened(halves: Integers) -> Integers:
     """The integers of float16 numbers as those of float32."""
     wide: Integers = torch.from_numpy(halves.view(np.float16)).float().numpy().view(np.uint32)  # numpy takes 5x as long

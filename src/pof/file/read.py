@@ -69,6 +69,7 @@ def load(
     found = file._tensors(state)
     target = unwrap(into).state_dict(keep_vars=True)
     _refuse_other(target, found, file.name)
+    _refuse_unwritable(unwrap(into), target)
     with torch.no_grad():
         for name, value in found.items():
             target[name].copy_(value)
@@ -124,7 +125,8 @@ class PofFile:
     @property
     def elements(self) -> int:
         """How many numbers the tensors have in all."""
-        return sum(tensor.elements for tensor in self._head.tensors)
+        sizes = {tensor.name: tensor.elements for tensor in self._head.tensors if not tensor.target}
+        return sum(sizes[tensor.target or tensor.name] for tensor in self._head.tensors)
 
     @property
     def stages(self) -> Stages:
@@ -209,6 +211,21 @@ class PofFile:
                 f"{self.name!r} is cut off: {there} of {self.size} bytes; partial=True (--partial) opens what is there"
             )
         return there
+
+
+def _refuse_unwritable(into: nn.Module, target: dict[str, Tensor]) -> None:
+    """Raise if a tensor of the model cannot be written to, or is only a copy of what the model works with."""
+    own = {id(tensor) for tensor in (*into.parameters(), *into.buffers())}
+    for name, tensor in target.items():
+        if id(tensor) not in own:
+            raise PofFileError(
+                f"{name!r} is made by the model's own state_dict, so that writing to it changes nothing: "
+                "model.load_state_dict(pof.open(path).state_dict(...))"
+            )
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            raise PofFileError(f"{name!r} was made in inference mode, and cannot be written to: load in that mode too")
+        if torch._debug_has_internal_overlap(tensor) == 1:
+            raise PofFileError(f"{name!r} of the model is one number seen many times (expand): make it contiguous")
 
 
 def _refuse_other(target: dict[str, Tensor], found: dict[str, Tensor], name: str) -> None:

@@ -78,12 +78,17 @@ class RemoteSource:
 
 def open_source(path: str | Path) -> Source:
     """The source that `path` names."""
-    return RemoteSource(str(path)) if is_remote(path) else LocalSource(path)
+    return RemoteSource(str(path)) if is_remote(path) else LocalSource(local(path))
 
 
 def is_remote(path: str | Path) -> bool:
     """Whether `path` is a URL."""
-    return isinstance(path, str) and re.match(r"[a-z0-9+]{2,}(::|://)", path) is not None
+    return isinstance(path, str) and re.match(r"(?!file://)[a-z0-9+]{2,}(::|://)", path) is not None
+
+
+def local(path: str | Path) -> str | Path:
+    """A path without file://, which is written and read like any other."""
+    return path.removeprefix("file://") if isinstance(path, str) else path
 
 
 def write_bytes(path: str | Path, data: list[bytes]) -> None:
@@ -95,7 +100,7 @@ def write_bytes(path: str | Path, data: list[bytes]) -> None:
         except Exception as error:  # each backend has errors of its own
             raise PofError(f"cannot write {str(path)!r}: {type(error).__name__}: {error}") from None
         return
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with replacing(local(path)) as temporary, temporary.open("wb") as file:
         file.writelines(data)
 
 
@@ -104,6 +109,6 @@ def _filesystem(url: str) -> tuple[Any, str]:
 
     try:
         system, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise PofError(f"cannot open {url!r}: {error}") from None
+    except Exception as error:  # each backend has errors of its own
+        raise PofError(f"cannot open {url!r}: {type(error).__name__}: {error}") from None
     return system, path

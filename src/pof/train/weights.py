@@ -93,6 +93,9 @@ def write_weights(model: nn.Module, path: Path, metadata: Mapping[str, str]) -> 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
     """As safetensors' own `save_file`; a file that cannot be written is an OSError as everywhere else."""
+    for name, value in tensors.items():
+        if value.dtype is torch.complex128 or name == "__metadata__":
+            raise PofError(f"safetensors cannot hold {name!r} ({value.dtype}): write a .pth file")
     try:
         save_file(tensors, path, metadata=dict(metadata))
     except SafetensorError as error:
