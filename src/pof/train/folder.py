@@ -34,3 +34,15 @@ def own_folder(folder: Path) -> Iterator[None]:
         for left in folder.glob(".*.tmp"):
             left.unlink(missing_ok=True)
         yield
+
+
+def is_free(folder: Path) -> bool:
+    """Whether no other process is in the folder."""
+    if sys.platform == "win32" or not (folder / LOCK).exists():
+        return True
+    with (folder / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
