@@ -19,10 +19,20 @@ class State(NamedTuple):
     sparsity: float
     recover_from: float
 
+    @property
+    def band_start(self) -> float | None:
+        """Where its band begins, as callers are asked for it; None if it has none."""
+        return None if self.is_pruned else self.recover_from
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether no band is filled."""
+        return self.sparsity == self.recover_from
+
     def __str__(self) -> str:
         if self == DENSE:
             return "dense"
-        if self.sparsity == self.recover_from:
+        if self.is_pruned:
             return f"pruned at {self.sparsity:g}"
         return f"recovered {self.recover_from:g}-{self.sparsity:g}"
 
@@ -61,7 +71,7 @@ def band_counts(entries: Sequence[Entry], keys: Sequence[Tensor] | None, state: 
     if state == DENSE:
         return [(0, 0)] * len(entries)
     high = _prune_counts(entries, keys, state.sparsity, [entry.sparsity for entry in entries])
-    if state.recover_from == state.sparsity:
+    if state.is_pruned:
         return [(count, count) for count in high]
     # A fixed sparsity is the upper end of its entry's band; the lower end is what was asked for.
     ends = [None if entry.sparsity is None else min(entry.sparsity, state.recover_from) for entry in entries]

@@ -4,14 +4,17 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from file_helpers import assert_same, bits
 from torch import Tensor, nn
 
 import pof
+from pof.file import statistics
 from pof.file.statistics import EPSILON
 from pof.file.write import default_states
+from pof.states import State
 
 MEAN, VARIANCE = "running_mean", "running_var"
 
@@ -296,3 +299,24 @@ def test_fixed_sparsities_have_statistics_too(file: Path) -> None:
     pof.save(model, file, sparsities={"point": 0.5}, calibrate=batches(), states=[0.8])
     live = live_at(model, 0.8, None, sparsities={"point": 0.5})
     assert_near(pof.open(file).state_dict(0.8), live, model.state_dict(), steps=0.501)
+
+
+def test_bands_lie_between_their_neighbours() -> None:
+    def steps(sparsity: float, recover_from: float) -> np.ndarray:
+        """Differences that are a plane over both ratios, so that interpolation is exact."""
+        return np.round(1000 * np.array([sparsity, recover_from, sparsity - 2 * recover_from])).astype(np.int16)
+
+    ends = [(s, r) for r in (0.1, 0.3, 0.5) for s in (r, 0.6, 0.8, 0.9)]
+    known = {State(*pair): steps(*pair) for pair in ends}
+    for state in (State(0.7, 0.3), State(0.8, 0.2), State(0.85, 0.45), State(0.4, 0.2), State(0.35, 0.3)):
+        found = statistics.between(known, state)
+        assert found is not None
+        np.testing.assert_allclose(found, steps(*state), atol=1)
+    beyond = statistics.between(known, State(0.95, 0.3))
+    assert beyond is not None
+    np.testing.assert_allclose(beyond, steps(0.9, 0.3))
+    beside = statistics.between(known, State(0.9, 0.6))
+    assert beside is not None
+    np.testing.assert_allclose(beside, steps(0.9, 0.5))
+    assert statistics.between({}, State(0.9, 0.6)) is None
+    assert statistics.between({}, State(0.9, 0.9)) is None

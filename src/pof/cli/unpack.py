@@ -41,10 +41,9 @@ def run(options: argparse.Namespace) -> int:
     file = PofFile(options.source, partial=options.partial)
     whole = options.sparsity is None and options.recover_from is None
     state = file.densest if whole else asked_state(options.sparsity, options.recover_from)
-    recover_from = None if state.recover_from == state.sparsity else state.recover_from
-    tensors = file.state_dict(state.sparsity, recover_from)
+    tensors = file.state_dict(state.sparsity, state.band_start)
     _write(Path(options.target), tensors, file.metadata)
-    read = file.bytes_for(state.sparsity, recover_from)
+    read = file.bytes_for(state.sparsity, state.band_start)
     if options.json:
         print(json.dumps({"out": options.target, **state._asdict(), "bytes_read": read, "bytes": file.size}))
     else:

@@ -106,7 +106,7 @@ class Encoder:
         norms = statistics.norms_of(self._plain)
         # The stages are what a reader of a part of the file has to interpolate between.
         for state in dict.fromkeys((*states, *map(pruned_state, self.stages))):
-            with elastic.at(state.sparsity, None if state.sparsity == state.recover_from else state.recover_from):
+            with elastic.at(state.sparsity, state.band_start):
                 elastic.calibrate(data)
                 found = statistics.differences(self._plain, copied.state_dict(), norms)
             chunk = chunks_for(needed_for(state, self.stages, whole=self._whole()), self.stages)[-1]

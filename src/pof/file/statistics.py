@@ -90,17 +90,52 @@ def decode(data: Bytes, channels: int) -> dict[State, Differences]:
     return found
 
 
-def between(known: Mapping[State, Differences], state: State) -> NDArray[np.float64] | None:
-    """The differences for `state`: its own, or for a pruned state between its neighbours; None if there are none."""
+Steps = NDArray[np.float64]
+
+
+def between(known: Mapping[State, Differences], state: State) -> Steps | None:
+    """The differences for `state`: its own, or those between its neighbours; None if there are none.
+
+    Pruned states are a line over the sparsity. So are the bands from one ratio; between two such lines there is a band
+    from a ratio in the middle.
+    """
     if state == DENSE:
         return None
     if state in known:
         return known[state].astype(np.float64)
-    pruned = {s.sparsity: steps for s, steps in known.items() if s.sparsity == s.recover_from}
-    if state.sparsity != state.recover_from or not pruned:
-        return None
-    pruned[0.0] = np.zeros_like(next(iter(pruned.values())))
-    below = max(sparsity for sparsity in pruned if sparsity <= state.sparsity)
-    above = min((sparsity for sparsity in pruned if sparsity >= state.sparsity), default=below)
-    share = 0.0 if above == below else (state.sparsity - below) / (above - below)
-    return (1.0 - share) * pruned[below] + share * pruned[above]
+    lines = _lines(known)
+    if state.is_pruned:
+        return _on_line(lines[None], state.sparsity) if len(lines[None]) > 1 else None
+    ratios = [ratio for ratio in lines if ratio is not None and ratio < state.sparsity]
+    below = max((ratio for ratio in ratios if ratio <= state.recover_from), default=None)
+    above = min((ratio for ratio in ratios if ratio >= state.recover_from), default=None)
+    if below is None or above is None:
+        nearest = above if below is None else below
+        return None if nearest is None else _on_line(lines[nearest], state.sparsity)
+    ends = _on_line(lines[below], state.sparsity), _on_line(lines[above], state.sparsity)
+    return _mixed(*ends, 0.0 if above == below else (state.recover_from - below) / (above - below))
+
+
+def _lines(known: Mapping[State, Differences]) -> dict[float | None, dict[float, Steps]]:
+    """The known differences by sparsity: of pruned states under None, and of bands under the ratio they begin at."""
+    pruned: dict[float, Steps] = {s.sparsity: steps.astype(np.float64) for s, steps in known.items() if s.is_pruned}
+    if known:
+        pruned[0.0] = np.zeros(len(next(iter(known.values()))))
+    lines: dict[float | None, dict[float, Steps]] = {None: pruned}
+    for band, steps in known.items():
+        if not band.is_pruned:
+            # A band without width is a pruned state.
+            line = lines.setdefault(band.recover_from, {band.recover_from: _on_line(pruned, band.recover_from)})
+            line[band.sparsity] = steps.astype(np.float64)
+    return lines
+
+
+def _on_line(line: Mapping[float, Steps], sparsity: float) -> Steps:
+    """Between the two neighbours, or the last one."""
+    below = max(known for known in line if known <= sparsity)
+    above = min((known for known in line if known >= sparsity), default=below)
+    return _mixed(line[below], line[above], 0.0 if above == below else (sparsity - below) / (above - below))
+
+
+def _mixed(one: Steps, other: Steps, share: float) -> Steps:
+    return (1.0 - share) * one + share * other

@@ -13,6 +13,9 @@ from pof.globs import as_globs
 from pof.states import Magnitudes, Scope, State, pruned_state, recovered_state
 
 DEFAULT_STAGES = (0.9, 0.7, 0.3)
+BAND_STARTS = (0.1, 0.3, 0.5, 0.7)
+BAND_ENDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Bands whose statistics are kept, so that others can be interpolated."""
 
 
 def save(
@@ -90,10 +93,11 @@ def save_state_dict(
 
 
 def default_states(stages: Sequence[float]) -> list[State]:
-    """The stages, their recovered forms, and pruned states close enough to interpolate between."""
+    """The stages, their recovered forms, and pruned states and bands close enough to interpolate between."""
     grid = [0.1, 0.2, 0.3, 0.4, *(round(0.5 + 0.02 * i, 2) for i in range(21)), 0.92, 0.94, 0.95, 0.96]
     pruned = sorted({*grid, *stages})
-    bands = [recovered_state(low, high) for high in stages for low in stages if low < high]
+    lows, highs = {*BAND_STARTS, *stages}, {*BAND_ENDS, *stages}
+    bands = [recovered_state(low, high) for low in sorted(lows) for high in sorted(highs) if low < high]
     return [*(pruned_state(sparsity) for sparsity in pruned), *bands]
 
 

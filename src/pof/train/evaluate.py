@@ -70,8 +70,7 @@ def sweep(
 ) -> Iterator[Accuracy]:
     """The accuracy in each of `states`, one after the other; the model is in its former state afterwards."""
     for state in states:
-        band = None if state.recover_from == state.sparsity else state.recover_from
-        with elastic.at(state.sparsity, recover_from=band):
+        with elastic.at(state.sparsity, recover_from=state.band_start):
             plain = accuracy(model, data)
             zeros = elastic.sparsity
             calibrated = None

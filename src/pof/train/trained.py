@@ -81,7 +81,7 @@ def load_at(
     if name is None:
         raise PofError(f"{str(path)!r} does not say of which model it is: name --model")
     state = DENSE if sparsity is None and recover_from is None else asked_state(sparsity, recover_from)
-    band = None if state.recover_from == state.sparsity else state.recover_from
+    band = state.band_start
     in_file = path.suffix == ".pof"
     tensors = PofFile(path).state_dict(state.sparsity, band) if in_file else read_weights(path)
     matrices = [tensor for tensor in tensors.values() if tensor.dim() in (2, 4)]
