@@ -1,5 +1,6 @@
 """Models and files that are unusual but possible: shared views, copies, threads, numbers that no writer writes."""
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -107,10 +108,8 @@ def test_numbers_that_are_not_finite_are_refused(
         save_state_dict({"weight": weight}, tmp_path / "m.pof", stages=(0.5,))
     with pytest.raises(pof.PofFileError, match="not finite"):
         pof.open(tmp_path / "m.pof").state_dict()
-    try:
+    with contextlib.suppress(pof.PofFileError):
         assert pof.open(tmp_path / "m.pof").state_dict(0.5)["weight"].isfinite().all()
-    except pof.PofFileError as error:
-        assert "not finite" in str(error)
 
 
 @pytest.mark.parametrize("scale", [float("nan"), -1.0])

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import pof
 from pof.errors import PofError
 from pof.native import SWITCH, core
-from pof.runtime import compiled
+from pof.runtime import choice, compiled
 
 pytestmark = pytest.mark.skipif(core() is None, reason="the core was not built")
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(core() is None, reason="the core was not built")
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the sparse kernels also where they are not faster."""
-    monkeypatch.setattr(compiled, "MARGIN", 0.0)
-    monkeypatch.setattr(compiled, "ROUNDS", 1)
+    monkeypatch.setattr(choice, "MARGIN", 0.0)
+    monkeypatch.setattr(choice, "ROUNDS", 1)
 
 
 def lively(model: nn.Module) -> nn.Module:
@@ -150,7 +150,7 @@ def test_several_threads_at_once() -> None:
 
 
 def test_where_nothing_is_gained_torch_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "MARGIN", 1e9)
+    monkeypatch.setattr(choice, "MARGIN", 1e9)
     model = lively(pof.models.resnet20())
     images = torch.randn(2, 3, 32, 32)
     fast = pof.compile(model, images)

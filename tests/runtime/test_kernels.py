@@ -29,11 +29,13 @@ def convolve(images: Tensor, spec: ConvSpec, residual: Tensor | None, pad: int, 
         source = spec.phases(count, channels, out)
     inside, outside = source.buffer(), out.buffer()
     size = spec.needed(out) if spec.strided else (height, width)
-    CopyIn("x", 0, source, spec if spec.strided else None, size, threads).bind([inside])({"x": images})
+    CopyIn("x", tuple(images.shape), 0, source, spec if spec.strided else None, size, threads).bind([inside])(
+        {"x": images}
+    )
     other = None
     if residual is not None:
         other = out.buffer()
-        CopyIn("x", 0, out, None, (rows, columns), threads).bind([other])({"x": residual})
+        CopyIn("x", tuple(residual.shape), 0, out, None, (rows, columns), threads).bind([other])({"x": residual})
     kernel = SparseConv(spec, source, out, threads)
     kernel(inside, other, outside, plain=plain)
     found = out.view(outside).clone()
@@ -148,7 +150,7 @@ def test_max_pool(
     target = Geometry(images, 3, rows, columns, pad, pad, columns + pad, lanes)
     source = Geometry(images, 3, height, width, 1, 1, width + 1, lanes)
     inside, outside = source.buffer(), target.buffer()
-    CopyIn("x", 0, source, None, (height, width), 1).bind([inside])({"x": data})
+    CopyIn("x", tuple(data.shape), 0, source, None, (height, width), 1).bind([inside])({"x": data})
     for place, buffers in (("x", [outside]), (1, [outside, inside])):
         outside.zero_()
         MaxPool(place, source, 0, target, kernel, stride, padding, 2).bind(buffers)({"x": data})

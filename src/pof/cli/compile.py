@@ -39,12 +39,15 @@ def run(options: argparse.Namespace) -> int:
     from pof.runtime import compile as compile_model
     from pof.runtime.timing import ratio_to_plain
 
-    if min(options.batch, options.threads, options.size or 1) < 1:
+    if min(options.batch, options.threads, 1 if options.size is None else options.size) < 1:
         raise PofError("--batch, --threads and --size must be 1 or more")
     torch.set_num_threads(options.threads)
     found = load_at(options.source, options.model, options.sparsity, options.recover_from)
     size = options.size or found.size
-    images = torch.randn(options.batch, found.channels, size, size)
+    try:
+        images = torch.randn(options.batch, found.channels, size, size)
+    except RuntimeError:
+        raise PofError(f"no memory for {options.batch} images of {size} x {size}: lower --batch or --size") from None
     fast = compile_model(found.model, images, threads=options.threads)
     ratio = ratio_to_plain(fast, found.model, images) if options.bench else fast.speedup()
     if options.json:

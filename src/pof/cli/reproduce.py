@@ -48,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
     chosen = [e for e in every if e.name in wanted]
     left = seconds_left(chosen, places)
     if options.json:
-        print(json.dumps([{"name": e.name, "done": e.name not in left, "seconds": left.get(e.name, 0)} for e in chosen]))
+        plan = [{"name": e.name, "done": e.name not in left, "seconds": left.get(e.name, 0)} for e in chosen]
+        print(json.dumps(plan))
         return 0
     print(_plan(chosen, left))
     if options.plan:
@@ -57,8 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
     def began(experiment: "Experiment") -> "Show":
         print(f"{experiment.name} ({experiment.label or 'for others to start from'})")
-        display = Display(experiment.name)
-        return display.show
+        return Display(experiment.name).show
 
     def skipped(experiment: "Experiment", why: str) -> None:
         print(f"{experiment.name}: left out, {why}", file=sys.stderr)

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         outcome = run_recipe(recipe, out)
         print(json.dumps({"out": out, **vars(outcome)}))
         return 0 if outcome.finished else 130
-    with _Display(recipe.name) as display:
+    with Display(recipe.name) as display:
         outcome = run_recipe(recipe, out, display.show)
     from pof.report.accuracies import accuracy_table
 
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-class _Display:
+class Display:
     """Shows the events of a run."""
 
     def __init__(self, name: str) -> None:
@@ -79,7 +79,7 @@ class _Display:
         self._name, self._bars = name, Bars()
         self._lately: deque[tuple[float, int]] = deque(maxlen=RECENT)
 
-    def __enter__(self) -> "_Display":
+    def __enter__(self) -> "Display":
         self._bars.__enter__()
         return self
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pof.runtime.compiled import CompiledModel, LayerTime
+from pof.runtime.choice import LayerTime
+from pof.runtime.compiled import CompiledModel
 
 __all__ = ["CompiledModel", "LayerTime", "compile"]
 

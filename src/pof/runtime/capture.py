@@ -1,79 +1,142 @@
 """From a model to its program, by `torch.export`."""
 
+import logging
+import operator
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
-from pof.runtime.fusion import IN_PLACE, fused
-from pof.runtime.program import Item, Operation, Program, Ref
+from pof.runtime.fusion import DROPOUT, IN_PLACE, fused
+from pof.runtime.program import Changes, Fixed, Item, Operation, Program, Range, Ref, Size
+
+aten = torch.ops.aten
+SAME_WITHOUT_STRIDES = {aten.view.default: aten.reshape.default, aten.view_copy.default: aten.reshape.default}
+"""Operations that fail on tensors whose memory has another order, and ones that give the same for any."""
+NEEDS_STRIDES = (aten.as_strided.default, aten.as_strided_copy.default, aten.view.dtype)
 
 
-def capture(model: nn.Module, example: tuple[Any, ...]) -> Program:
-    """The program of `model`, whose batch may have any size if the model can be exported so.
+def capture(model: nn.Module, example: Sequence[Any]) -> Program:
+    """The program of `model` for inputs like `example`: of other sizes of batch too, where export can do that.
 
     Raises:
         PofError: the model cannot be exported.
     """
-    exported, fixed = _export(model, example)
+    try:
+        with torch.no_grad(), _quietly():
+            exported = _exported(model, example)
+    except Exception as error:  # export fails in many ways, each with its own error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise PofError(f"the model cannot be exported: {reason}") from error
+    return fused(_program(exported, pytree.tree_leaves(tuple(example))))
+
+
+def _exported(model: nn.Module, example: Sequence[Any]) -> torch.export.ExportedProgram:
+    # Fresh tensors: export leaves marks on those that it sees.
+    inputs = pytree.tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, tuple(example))
+    sizes = torch.export.ShapesCollection()
+    for leaf in pytree.tree_leaves(inputs):
+        if isinstance(leaf, Tensor) and leaf.dim():
+            sizes[leaf] = {0: torch.export.Dim.AUTO}
+    found = torch.export.export(model, inputs, dynamic_shapes=sizes)  # type: ignore[arg-type]
+    return found.run_decompositions({}) if _must_be_functional(found.graph) else found
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the pages that torch logs about an export that fails."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _program(exported: torch.export.ExportedProgram, example: Sequence[Any]) -> Program:
     signature = exported.graph_signature
     constants = {
         **signature.inputs_to_parameters,
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
-    lifted = {key: value for key, value in exported.constants.items() if isinstance(value, Tensor)}
-    lifted = {
-        key: value for key, value in lifted.items() if key in set(signature.inputs_to_lifted_tensor_constants.values())
-    }
-    inputs = [node.name for node in exported.graph.nodes if node.op == "placeholder" and node.name not in constants]
+    keys = set(signature.inputs_to_lifted_tensor_constants.values())
+    lifted = {k: v for k, v in exported.constants.items() if isinstance(v, Tensor) and k in keys}
+    inputs = [node for node in exported.graph.nodes if node.op == "placeholder" and node.name not in constants]
     items: list[Item] = []
-    outputs: Any = None
     for node in exported.graph.nodes:
-        args, kwargs = (_with_refs(part) for part in (node.args, node.kwargs))
         if node.op == "call_function":
-            items.append(Operation(node.name, node.target, tuple(args), dict(kwargs)))
-        elif node.op == "output":
-            outputs = pytree.tree_unflatten(list(args[0]), exported.call_spec.out_spec)
-        elif node.op != "placeholder":
+            args, kwargs = (_with_refs(part) for part in (node.args, node.kwargs))
+            target = SAME_WITHOUT_STRIDES.get(node.target, node.target)
+            items.append(Operation(node.name, target, tuple(args), dict(kwargs)))
+        elif node.op not in ("placeholder", "output"):
             raise PofError(f"the model has a {node.op} ({node.target}), which pof.compile cannot run")
-    shapes = {n.name: tuple(n.meta["val"].shape) for n in exported.graph.nodes if isinstance(n.meta.get("val"), Tensor)}
-    program = Program(tuple(inputs), constants, tuple(items), outputs, fixed, lifted, shapes)
-    return fused(program)
+    outputs, changes = _outputs(exported)
+    tensors = {n.name: n.meta["val"] for n in exported.graph.nodes if isinstance(n.meta.get("val"), Tensor)}
+    return Program(
+        inputs=tuple(node.name for node in inputs),
+        sizes=tuple(_size(exported, node, value) for node, value in zip(inputs, example, strict=True)),
+        constants=constants,
+        items=tuple(items),
+        outputs=outputs,
+        changes=changes,
+        needs_strides=any(item.target in NEEDS_STRIDES for item in items if isinstance(item, Operation)),
+        lifted=lifted,
+        shapes={name: tuple(value.shape) for name, value in tensors.items()},
+        floats=frozenset(name for name, value in tensors.items() if value.dtype is torch.float32),
+    )
+
+
+def _outputs(exported: torch.export.ExportedProgram) -> tuple[Any, Changes]:
+    """What the model gives back, and what it changes: inputs and buffers."""
+    found: list[Any] = []
+    inputs, buffers = dict[str, str](), dict[str, str]()
+    names = {target: name for name, target in exported.graph_signature.inputs_to_buffers.items()}
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind is OutputKind.USER_OUTPUT:
+            found.append(spec.arg.value if isinstance(spec.arg, ConstantArgument) else Ref(spec.arg.name))
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            inputs[str(spec.target)] = spec.arg.name
+        elif spec.kind is OutputKind.BUFFER_MUTATION:
+            buffers[names[str(spec.target)]] = spec.arg.name
+        else:
+            raise PofError(f"the model has an output of kind {spec.kind.name}, which pof.compile cannot give")
+    return pytree.tree_unflatten(found, exported.call_spec.out_spec), Changes(inputs, buffers)
+
+
+def _size(exported: torch.export.ExportedProgram, node: fx.Node, value: Any) -> Size | Fixed:
+    """Which values of an input the program takes."""
+    if not isinstance(value, Tensor):
+        return Fixed(value)
+    sides: list[int | Range] = []
+    for side in node.meta["val"].shape:
+        if isinstance(side, int):
+            sides.append(side)
+            continue
+        allowed = exported.range_constraints.get(side.node.expr)
+        if allowed is None:
+            # Some other number computed from a size: only this one is known to be right.
+            sides.append(value.shape[len(sides)])
+            continue
+        # Export takes sizes of 0 and 1 for constants, so that others know nothing of them.
+        sides.append(Range(str(side.node.expr), max(2, _bound(allowed.lower, 2)), _bound(allowed.upper, 1 << 62)))
+    return Size(tuple(sides), value.dtype)
+
+
+def _bound(number: Any, infinite: int) -> int:
+    return int(number) if getattr(number, "is_Integer", False) or isinstance(number, int) else infinite
 
 
 def _with_refs(tree: Any) -> Any:
     return pytree.tree_map(lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf, tree)
-
-
-def _export(model: nn.Module, example: tuple[Any, ...]) -> tuple[torch.export.ExportedProgram, bool]:
-    """The exported model, and whether its sizes are fixed."""
-    wide = tuple(_two(value) for value in example)
-    shapes = tuple({0: torch.export.Dim.DYNAMIC} if isinstance(v, Tensor) and v.dim() else None for v in wide)
-    error: Exception | None = None
-    for inputs, dynamic in ((wide, shapes), (example, None)):
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = torch.export.export(model, inputs, dynamic_shapes=dynamic)
-                if _must_be_functional(found.graph):
-                    found = found.run_decompositions({})
-                return found, dynamic is None
-        except Exception as failed:  # export fails in many ways, each with its own error
-            error = error or failed
-    raise PofError(f"the model cannot be exported: {str(error).splitlines()[0]}") from error
-
-
-def _two(value: Any) -> Any:
-    """A batch of one as a batch of two: export would take a size of 1 for a constant."""
-    return (
-        value.repeat(2, *[1] * (value.dim() - 1))
-        if isinstance(value, Tensor) and value.dim() and len(value) == 1
-        else value
-    )
 
 
 def _must_be_functional(graph: fx.Graph) -> bool:
@@ -88,6 +151,16 @@ def _must_be_functional(graph: fx.Graph) -> bool:
             or not isinstance(first, fx.Node)
             or len(first.users) > 1
             or first.op == "placeholder"
+            or _may_be_a_view(first)
         ):
             return True
     return False
+
+
+def _may_be_a_view(node: fx.Node) -> bool:
+    """Whether the memory of a value may be that of another."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or node.target in DROPOUT or node.target is operator.getitem:
+        return True
+    # What writes in place gives back what it wrote to, of which it was made sure already.
+    return node.target not in IN_PLACE and any(result.alias_info is not None for result in schema.returns)

@@ -1,59 +1,27 @@
 """A model that runs on the sparse kernels where these are faster, and on torch where it is not."""
 
-import statistics
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
 from pof.planning import unwrap
-from pof.runtime import by_torch
 from pof.runtime.capture import capture
+from pof.runtime.choice import Choice, LayerTime, Times, choose
 from pof.runtime.kernels import library
 from pof.runtime.plan import Plan, Work
-from pof.runtime.program import Layer, Program
+from pof.runtime.program import Program
+from pof.runtime.taken import Taken, copied_state, refuse_other
 from pof.table import text_table
 
-ROUNDS = 7
-"""Runs of which the median counts when engines are compared."""
-MARGIN = 1.02
-"""How much faster the compiled model must be than the plain one for a size of input to be used there."""
+MOST_SIZES = 16
+"""Sizes of input that are kept ready; the one that came first goes when there are more."""
 Key = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class LayerTime:
-    """How one layer runs at one size of input, in milliseconds."""
-
-    name: str
-    operation: str
-    shape: tuple[int, ...]
-    """Of its output."""
-    sparsity: float
-    engine: str
-    sparse: float
-    dense: float
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """What was found for one size of input."""
-
-    plan: Plan | None
-    """None if the plain model is faster."""
-    layers: tuple[LayerTime, ...]
-    plain: float
-    """Milliseconds of the plain model."""
-    compiled: float
-    channels_last: bool
-    """The layout in which the plain model is faster."""
 
 
 class CompiledModel:
@@ -66,155 +34,126 @@ class CompiledModel:
             raise PofError("the model is in training mode: call model.eval() first, BatchNorm and dropout change there")
         self._example = (example,) if isinstance(example, Tensor) else tuple(example)
         self._threads = threads or torch.get_num_threads()
-        self._program: Program = capture(self._model, self._example)
-        self._layers = {item.name: item for item in self._program.items if isinstance(item, Layer)}
         self._lock = threading.Lock()
         self._local = threading.local()
-        self._ready: dict[Key, _Ready] = {}
-        self._take_weights()
+        self._state = copied_state(self._model)
+        self._programs: dict[Program, Taken] = {}
+        self._choices: dict[Key, Choice] = {}
+        """By the size of the inputs. Replaced as a whole by `update`, so that calls that are on their way go on."""
+        self._times: dict[Key, Times] = {}
         with torch.no_grad():
-            self._prepare(self._example)
+            self._choice(self._example)
 
     def __call__(self, *inputs: Any) -> Any:
         """The outputs of the model as it was when it was compiled, or last updated."""
         with torch.no_grad():
-            ready = self._ready.get(_key(inputs)) or self._prepare(inputs)
-            if ready.plan is None:
-                return self._plain(inputs, ready.channels_last)
-            return ready.plan.run(inputs, self._work(ready.plan))
+            choice = self._choices.get(_key(inputs)) or self._choice(inputs)
+            leaves = pytree.tree_leaves(inputs)
+            outputs, values = choice.run(leaves, self._work)
+            for name, written in choice.program.changes.inputs.items():
+                leaves[choice.program.inputs.index(name)].copy_(values[written])
+            for name, written in choice.program.changes.buffers.items():
+                choice.taken.constants[name].copy_(values[written])
+            return outputs
 
     def update(self) -> None:
-        """Take up the model's present weights, such as another sparsity; which engine runs what stays as it is."""
+        """Take up the model's present weights, such as another sparsity; which engine runs what stays as it is.
+
+        Raises:
+            PofError: a layer was taken away or has another shape.
+        """
         with self._lock, torch.no_grad():
-            self._take_weights()
-            for ready in self._ready.values():
-                if ready.plan is not None:
-                    ready.plan.take(self._specs, self._weights, self._constants)
+            state = copied_state(self._model)
+            refuse_other(self._state, state)
+            programs = {program: Taken.of(program, state) for program in self._programs}
+            choices = {key: choice.with_weights(programs[choice.program]) for key, choice in self._choices.items()}
+            self._state, self._programs, self._choices, self._times = state, programs, choices, {}
 
     def times(self, *inputs: Any) -> tuple[LayerTime, ...]:
         """A row a layer, for inputs of this size (the example's)."""
-        return self._of(inputs).layers
+        return self._measured(inputs).layers
 
     def speedup(self, *inputs: Any) -> float:
         """How many times as fast as the plain model, for inputs of this size (the example's)."""
-        ready = self._of(inputs)
-        return 1.0 if ready.plan is None else ready.plain / ready.compiled
+        times = self._measured(inputs)
+        return times.plain / times.compiled
 
     def summary(self, *inputs: Any) -> str:
         """A table: a row a layer, and the whole."""
-        ready = self._of(inputs)
+        times, wanted = self._measured(inputs), inputs or self._example
         header = ("layer", "operation", "output", "sparsity", "engine", "ms", "speed-up")
         rows = [
             (t.name, t.operation, "x".join(map(str, t.shape)), f"{t.sparsity:.0%}", t.engine,
-             f"{min(t.sparse, t.dense):.2f}", f"{t.dense / t.sparse:.2f}x" if t.engine == "sparse" else "-")
-            for t in ready.layers
+             f"{t.sparse if t.engine == 'sparse' and t.sparse is not None else t.dense:.2f}",
+             f"{t.dense / t.sparse:.2f}x" if t.engine == "sparse" and t.sparse else "-")
+            for t in times.layers
         ]  # fmt: skip
-        total = f"whole model: {ready.plain:.1f} ms plain, {ready.compiled:.1f} ms compiled"
-        if ready.plan is None:
+        total = f"whole model: {times.plain:.1f} ms plain, {times.compiled:.1f} ms compiled"
+        if self._choices[_key(wanted)].plan is None:
             verdict = "the plain model is used: compiling gains nothing at this size and sparsity"
         else:
-            verdict = f"{ready.plain / ready.compiled:.2f}x as fast"
+            verdict = f"{times.plain / times.compiled:.2f}x as fast"
         return f"{text_table(header, rows)}\n{total}; {verdict}"
 
-    def _of(self, inputs: Sequence[Any]) -> _Ready:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled: memory addresses are in it."""
+        raise PofError("a compiled model cannot be copied or pickled: copy the model, and compile the copy")
+
+    def _measured(self, inputs: Sequence[Any]) -> Times:
+        """How fast inputs of this size run; measured again after an update."""
+        wanted = tuple(inputs) or self._example
+        key = _key(wanted)
         with torch.no_grad():
-            wanted = tuple(inputs) or self._example
-            return self._ready.get(_key(wanted)) or self._prepare(wanted)
-
-    def _take_weights(self) -> None:
-        self._constants = self._program.state(self._model)
-        self._specs = {name: layer.spec(self._constants) for name, layer in self._layers.items()}
-        self._weights = {name: by_torch.weights_of(self._layers[name], spec) for name, spec in self._specs.items()}
-        self._weights_last = {name: by_torch.channels_last(*weights) for name, weights in self._weights.items()}
-
-    def _plain(self, inputs: Sequence[Any], channels_last: bool) -> Any:
-        """The model by torch alone, with the weights that were taken up."""
-        weights = self._weights_last if channels_last else self._weights
-        return by_torch.run(self._program, weights, self._constants, inputs).outputs
+            choice = self._choices.get(key) or self._choice(wanted)
+            if key not in self._times:
+                self._times[key] = choice.times(_copies(wanted), self._work)
+            return self._times[key]
 
     def _work(self, plan: Plan) -> Work:
-        """What this thread needs for a plan."""
-        found: dict[Plan, Work] = self._local.__dict__.setdefault("work", {})
+        """What this thread needs for a plan; it goes with the plan."""
+        found: WeakKeyDictionary[Plan, Work] = self._local.__dict__.setdefault("work", WeakKeyDictionary())
         if plan not in found:
             found[plan] = plan.work()
         return found[plan]
 
-    def _prepare(self, inputs: Sequence[Any]) -> _Ready:
+    def _choice(self, inputs: Sequence[Any]) -> Choice:
         """Find out what is fastest for inputs of this size."""
         with self._lock:
             key = _key(inputs)
-            if key not in self._ready:
-                if self._program.fixed and key != _key(self._example):
-                    raise PofError(
-                        "the model could only be exported for the size of the example: call it with that size"
-                    )
-                self._ready[key] = self._compare(inputs)
-            return self._ready[key]
+            if key not in self._choices:
+                program = self._program(inputs)
+                found = choose(program, self._programs[program], _copies(inputs), self._threads, self._work)
+                kept = list(self._choices.items())[-(MOST_SIZES - 1) :]
+                self._choices = {**dict(kept), key: found[0]}
+                self._times = {**{k: v for k, v in self._times.items() if k in self._choices}, key: found[1]}
+            return self._choices[key]
 
-    def _compare(self, inputs: Sequence[Any]) -> _Ready:
-        plain_pass = by_torch.timed(self._program, self._weights, self._constants, inputs, ROUNDS)
-        shapes, dense_times = plain_pass.shapes, plain_pass.milliseconds
-        candidates = [name for name, layer in self._layers.items() if _supported(layer, shapes)]
-        plan = self._plan(candidates, shapes)
-        times = self._step_times(plan, inputs)
-        faster = [name for name in candidates if times[name] <= dense_times[name]]
-        plans = [plan] if len(faster) == len(candidates) else [plan, self._plan(faster, shapes)]
-        plain, channels_last = min((_milliseconds(partial(self._plain, inputs, last)), last) for last in (False, True))
-        found = [(_milliseconds(partial(p.run, inputs, self._work(p))), p) for p in plans]
-        best, chosen = min(found, key=lambda pair: pair[0])
-        used = candidates if chosen is plan else faster
-        layers = tuple(
-            self._time(name, shapes[name], name in used, times, dense_times) for name in self._layers if name in shapes
-        )
-        return _Ready(chosen if plain > MARGIN * best else None, layers, plain, best, channels_last)
-
-    def _plan(self, sparse: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> Plan:
-        return Plan(self._program, self._specs, self._weights, self._constants, shapes, sparse, self._threads)
-
-    def _step_times(self, plan: Plan, inputs: Sequence[Any]) -> dict[str, float]:
-        """Milliseconds of each item's steps."""
-        work, found = self._work(plan), dict[str, list[float]]()
-        for _ in range(ROUNDS):
-            values = plan.values(inputs)
-            once: dict[str, float] = {}
-            for name, step in work.steps:
-                start = time.perf_counter()
-                step(values)
-                once[name] = once.get(name, 0.0) + time.perf_counter() - start
-            for name, seconds in once.items():
-                found.setdefault(name, []).append(1e3 * seconds)
-        return {name: statistics.median(each) for name, each in found.items()}
-
-    def _time(
-        self, name: str, shape: tuple[int, ...], used: bool, sparse: Mapping[str, float], dense_: Mapping[str, float]
-    ) -> LayerTime:
-        layer, weight = self._layers[name], self._specs[name].weight
-        kind = "linear" if layer.kind == "linear" else f"conv {weight.shape[2]}x{weight.shape[3]}"
-        kind += f" /{layer.stride[0]}" if layer.stride != (1, 1) else ""
-        kind += f" in {layer.groups} groups" if layer.groups > 1 else ""
-        zeros = 1 - np.count_nonzero(weight) / weight.size
-        title = self._program.constants[layer.weight].removesuffix(".weight")
-        times = (sparse.get(name, float("inf")), dense_[name])
-        return LayerTime(title, kind, shape, zeros, "sparse" if used else "torch", *times)
+    def _program(self, inputs: Sequence[Any]) -> Program:
+        """One that is right for these inputs: the model is exported again where none is."""
+        leaves = pytree.tree_leaves(tuple(inputs))
+        for program in self._programs:
+            if program.accepts(leaves):
+                return program
+        program = capture(self._model, inputs)
+        refuse_other({key: self._state[key] for key in program.constants.values() if key in self._state}, self._state)
+        if not program.accepts(leaves):
+            raise PofError("the model cannot be exported for inputs of this size")
+        used = {choice.program for choice in self._choices.values()}
+        self._programs = {p: taken for p, taken in self._programs.items() if p in used}
+        self._programs[program] = Taken.of(program, self._state)
+        return program
 
 
-def _supported(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether the sparse kernels can compute a layer."""
-    if layer.kind == "linear":
-        return layer.name in shapes
-    return all(len(shapes.get(name, ())) == 4 for name in (layer.name, *layer.refs()))
-
-
-def _milliseconds(run: Callable[[], Any]) -> float:
-    """The median time of a call, after one that does not count."""
-    run()
-    seconds = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(seconds)
+def _copies(inputs: Sequence[Any]) -> list[Any]:
+    """The leaves of inputs, copied: a model may write to them, and timing runs it many times."""
+    return [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in pytree.tree_leaves(tuple(inputs))]
 
 
 def _key(inputs: Sequence[Any]) -> Key:
-    return tuple((tuple(v.shape), v.dtype) if isinstance(v, Tensor) else v for v in inputs)
+    leaves, tree = pytree.tree_flatten(tuple(inputs))
+    key = (tree, *((tuple(v.shape), v.dtype) if isinstance(v, Tensor) else (type(v), v) for v in leaves))
+    try:
+        hash(key)
+    except TypeError:
+        raise PofError("inputs must be tensors and plain values such as numbers, in tuples, lists or dicts") from None
+    return key

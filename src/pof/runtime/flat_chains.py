@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch.utils import _pytree as pytree
 
 from pof.runtime.layouts import Shape
-from pof.runtime.program import Item, Layer, Operation, Program, Ref
+from pof.runtime.program import Item, Layer, Operation, Program
 
 aten = torch.ops.aten
 FLATTEN = (aten.flatten.using_ints, aten.view.default, aten.reshape.default, aten.squeeze.dims)
@@ -30,7 +29,7 @@ def flat_chains(program: Program, sparse: Sequence[Layer], shapes: Mapping[str, 
     """Find them, of the layers that the sparse kernels compute."""
     items: dict[str, Item] = {item.name: item for item in program.items}
     uses = Counter(name for item in program.items for name in item.refs())
-    uses.update(leaf.name for leaf in pytree.tree_leaves(program.outputs) if isinstance(leaf, Ref))
+    uses.update(program.wanted())
     layers, held, skipped = dict[str, Layer](), set[str](), set[str]()
     for layer in sparse:
         source, before = layer.source, items.get(layer.source)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from pof.runtime.program import Item, Layer, Operation, Program, Ref
+from pof.runtime.program import Changes, Item, Layer, Operation, Program, Ref
 
 aten = torch.ops.aten
-CONVOLUTION, LINEAR = aten.conv2d.default, aten.linear.default
+CONVOLUTION, WITH_NAMED_PADDING, LINEAR = aten.conv2d.default, aten.conv2d.padding, aten.linear.default
 NORMS = (aten._native_batch_norm_legit_no_training.default, aten.batch_norm.default)
 ADD = (aten.add.Tensor, aten.add_.Tensor)
 RELU = (aten.relu.default, aten.relu_.default)
@@ -30,7 +30,9 @@ def fused(program: Program) -> Program:
         fusion.take(item)
     change = fusion.current
     outputs = pytree.tree_map(lambda leaf: Ref(change(leaf.name)) if isinstance(leaf, Ref) else leaf, program.outputs)
-    return replace(program, items=tuple(_ordered(fusion.items)), outputs=outputs)
+    written = [{to: change(name) for to, name in each.items()} for each in vars(program.changes).values()]
+    items = tuple(_ordered(fusion.items))
+    return replace(program, items=items, outputs=outputs, changes=Changes(*written))
 
 
 class _Fusion:
@@ -40,7 +42,7 @@ class _Fusion:
         self.items: list[Item] = []
         self._program = program
         self._uses = Counter(name for item in program.items for name in item.refs())
-        self._uses.update(leaf.name for leaf in pytree.tree_leaves(program.outputs) if isinstance(leaf, Ref))
+        self._uses.update(program.wanted())
         self._open: dict[str, int] = {}
         """Where the layer is whose output a name is, if only one other takes that."""
         self._same: dict[str, str] = {}
@@ -114,7 +116,7 @@ class _Fusion:
         """Whether an addition needs no broadcasting, as far as export knows."""
         shapes = self._program.shapes
         mine, others = shapes.get(layer.name), shapes.get(other)
-        return mine is not None and mine == others
+        return mine is not None and mine == others and other in self._program.floats
 
 
 def _normed(layer: Layer, operation: Operation, program: Program) -> Layer | None:
@@ -158,22 +160,34 @@ def _renamed(operation: Operation, current: Callable[[str], str]) -> Operation:
 
 def _layer(operation: Operation, program: Program) -> Layer | None:
     """The operation as a layer, if it is a convolution or a linear one with constant weights."""
-    if operation.target not in (CONVOLUTION, LINEAR) or operation.kwargs:
+    if operation.target not in (CONVOLUTION, WITH_NAMED_PADDING, LINEAR) or operation.kwargs:
         return None
     source, weight, *more = operation.args
     bias = more[0] if more else None
-    fixed = all(value is None or value.name in program.constants for value in (weight, bias))
-    if not fixed or not isinstance(source, Ref) or source.name in program.constants:
+    refs = [value for value in (source, weight, bias) if value is not None]
+    if not all(isinstance(value, Ref) and value.name in program.floats for value in refs):
         return None
-    names = (operation.name, "conv" if operation.target is CONVOLUTION else "linear", source.name, weight.name)
+    if source.name in program.constants or not all(value.name in program.constants for value in refs[1:]):
+        return None
+    names = (operation.name, "linear" if operation.target is LINEAR else "conv", source.name, weight.name)
     bias_name = None if bias is None else bias.name
     if operation.target is LINEAR:
         return Layer(*names, bias_name)
     defaults: tuple[Any, ...] = ([1, 1], [0, 0], [1, 1], 1)
     stride, padding, dilation, groups = (*more[1:], *defaults[len(more[1:]) :])
+    if isinstance(padding, str):
+        padding = _padding(padding, program.shapes[weight.name], dilation)
     if not all(isinstance(value, (list, tuple)) for value in (stride, padding, dilation)):
         return None
     return Layer(*names, bias_name, _pair(stride), _pair(padding), _pair(dilation), groups)
+
+
+def _padding(name: str, shape: tuple[int, ...], dilation: list[int]) -> list[int] | None:
+    """Pixels on either side; None if there are more on one side."""
+    reach = [(size - 1) * step for size, step in zip(shape[2:], dilation, strict=True)]
+    if name == "valid":
+        return [0, 0]
+    return None if any(pixels % 2 for pixels in reach) else [pixels // 2 for pixels in reach]
 
 
 def _pair(values: Any) -> tuple[int, int]:

@@ -4,16 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from pof.runtime.flat_chains import flat_chains, is_mean_of_images
 from pof.runtime.geometry import Geometry, Phases
 from pof.runtime.geometry import buffers as buffers_for
 from pof.runtime.kernels import NativeCall, together
 from pof.runtime.layouts import Layouts, Shape
-from pof.runtime.program import Item, Layer, Operation, Program, Ref
-from pof.runtime.sparse_conv import ConvSpec, SparseConv
+from pof.runtime.program import Item, Layer, Operation, Program
+from pof.runtime.sparse_conv import SparseConv
 from pof.runtime.steps import (
     Bound,
     Buffers,
@@ -28,8 +26,8 @@ from pof.runtime.steps import (
     Step,
     TorchLayer,
     Values,
-    Weights,
 )
+from pof.runtime.taken import Taken
 
 aten = torch.ops.aten
 
@@ -49,44 +47,35 @@ class Plan:
 
     Args:
         program: the model.
-        specs: what its layers compute, by name.
-        weights: the same for torch.
-        constants: values that do not change.
-        shapes: of all values that are images.
+        taken: its weights.
+        shapes: of all values that are float32 tensors.
         sparse: names of the layers that the sparse kernels compute; torch does the others.
         threads: how many.
     """
 
     def __init__(
-        self,
-        program: Program,
-        specs: Mapping[str, ConvSpec],
-        weights: Weights,
-        constants: Mapping[str, Tensor],
-        shapes: Mapping[str, Shape],
-        sparse: Sequence[str],
-        threads: int,
+        self, program: Program, taken: Taken, shapes: Mapping[str, Shape], sparse: Sequence[str], threads: int
     ) -> None:
-        self._program = program
-        # Copies, in which `take` puts others: the steps hold them too.
-        self._specs, self._weights, self._constants = dict(specs), dict(weights), dict(constants)
-        self._threads, self._sparse = threads, set(sparse)
-        items = [item for item in program.items if isinstance(item, Layer) and item.name in self._sparse]
+        self._program, self._taken = program, taken
+        self._given = (shapes, tuple(sparse), threads)
+        self._threads, self.sparse = threads, frozenset(sparse)
+        """Layers that the sparse kernels compute."""
+        items = [item for item in program.items if isinstance(item, Layer) and item.name in self.sparse]
         self._flat = flat_chains(program, items, shapes)
         self._shapes = {**shapes, **{name: (*shapes[name][:2], 1, 1) for name in self._flat.held}}
-        self.kernels: dict[str, SparseConv] = {}
-        """By the name of the layer."""
-        self.linear: dict[str, dict[int, SparseConv]] = {}
         self.steps: list[tuple[str, Step]] = []
         """With the name of the item that each is for."""
         self._sizes: list[Geometry | Phases] = []
-        self._free: dict[Geometry | Phases, list[int]] = {}
+        self._uses: list[object] = []
+        """What each buffer is used for: its size, and which parts of it stay zero."""
+        self._free: dict[object, list[int]] = {}
         self._place: dict[str, int] = {}
         """In which buffer a value is."""
         self._shown: set[str] = set(program.inputs)
         """Values that torch can see."""
         mine = [self._flat.layers.get(item.name, item) for item in items if self._is_conv(item)]
-        self._layouts = Layouts(mine, {layer.name: specs[layer.name].reach for layer in mine}, self._shapes)
+        reaches = {layer.name: taken.specs[layer.name].reach for layer in mine}
+        self._layouts = Layouts(mine, reaches, self._shapes)
         self._wanted = {
             name for layer in mine for name in layer.refs() if layer.stride == (1, 1) or name == layer.residual
         }
@@ -99,51 +88,34 @@ class Plan:
         steps = [(name, step.bind(buffers)) for name, step in self.steps]
         return Work(buffers, steps, _joined([step for _, step in steps]))
 
-    def run(self, inputs: Sequence[Any], work: "Work") -> Any:
-        """The outputs for `inputs`."""
-        values = self.values(inputs)
+    def run(self, leaves: Sequence[Any], work: "Work") -> Values:
+        """All values that torch can see, for these inputs; what is in buffers is overwritten by the next run.
+
+        Raises:
+            Unforeseen: something has another size than the plan was made for.
+        """
+        values = self.values(leaves)
         for call in work.calls:
             call(values)
-        return self._outputs(values)
+        return values
 
-    def values(self, inputs: Sequence[Any]) -> Values:
+    def values(self, leaves: Sequence[Any]) -> Values:
         """What there is before the first step."""
-        return {**self._constants, **dict(zip(self._program.inputs, inputs, strict=True))}
+        return self._program.values(self._taken.constants, leaves)
 
-    def take(self, specs: Mapping[str, ConvSpec], weights: Weights, constants: Mapping[str, Tensor]) -> None:
-        """Take other weights."""
-        self._specs.update(specs)
-        self._weights.update(weights)
-        self._constants.update(constants)
-        for name, kernel in self.kernels.items():
-            kernel.pack(specs[name])
-        for name, kernels in self.linear.items():
-            for kernel in kernels.values():
-                kernel.pack(specs[name])
-
-    def _outputs(self, values: Values) -> Any:
-        """What the model gives back, in memory of its own."""
-
-        def value(leaf: Any) -> Any:
-            if not isinstance(leaf, Ref):
-                return leaf
-            found = values[leaf.name]
-            return (
-                found.clone(memory_format=torch.contiguous_format)
-                if self._place and isinstance(found, Tensor)
-                else found
-            )
-
-        return pytree.tree_map(value, self._program.outputs)
+    def with_weights(self, taken: Taken) -> "Plan":
+        """The same with other weights."""
+        return Plan(self._program, taken, *self._given)
 
     def _is_conv(self, item: Item) -> bool:
         """Whether it is a layer that the sparse kernels compute on images in buffers."""
-        return item.name in self._sparse and (item.name in self._flat.layers or getattr(item, "kind", "") == "conv")
+        return item.name in self.sparse and (item.name in self._flat.layers or getattr(item, "kind", "") == "conv")
 
     def _build(self) -> None:
         items = [item for item in self._program.items if item.name not in self._flat.skipped]
         items = [self._flat.layers.get(item.name, item) for item in items]
         last = {name: number for number, item in enumerate(items) for name in item.refs()}
+        last |= dict.fromkeys(self._program.wanted(), len(items))
         for number, item in enumerate(items):
             if self._is_conv(item):
                 self._convolve(item)
@@ -154,24 +126,27 @@ class Plan:
                 self._show(item.refs())
                 self._add(item.name, Call(item))
                 self._shown.add(item.name)
-            for name in item.refs():
+            for name in set(item.refs()):
                 # What torch has seen may be in a view that lives on.
                 if last[name] == number and name in self._place and name not in self._shown:
                     self._release(self._place[name])
-        self._show([leaf.name for leaf in pytree.tree_leaves(self._program.outputs) if isinstance(leaf, Ref)])
+        self._show(self._program.wanted())
 
     def _add(self, name: str, step: Step) -> None:
         self.steps.append((name, step))
 
-    def _take(self, size: Geometry | Phases) -> int:
-        free = self._free.setdefault(size, [])
+    def _take(self, size: Geometry | Phases, use: object = None) -> int:
+        """A buffer that was used for nothing else than this before, so that what is not written is zero."""
+        key = (size, use)
+        free = self._free.setdefault(key, [])
         if free:
             return free.pop()
         self._sizes.append(size)
+        self._uses.append(key)
         return len(self._sizes) - 1
 
     def _release(self, buffer: int) -> None:
-        self._free[self._sizes[buffer]].append(buffer)
+        self._free[self._uses[buffer]].append(buffer)
 
     def _show(self, names: Sequence[str]) -> None:
         for name in names:
@@ -185,37 +160,39 @@ class Plan:
             geometry = self._layouts.of(name)
             self._place[name] = self._take(geometry)
             size = (geometry.height, geometry.width)
-            self._add(user, CopyIn(name, self._place[name], geometry, None, size, self._threads))
+            place = (name, self._shapes[name], self._place[name], geometry)
+            self._add(user, CopyIn(*place, None, size, self._threads))
         return self._place[name]
 
     def _layer(self, layer: Layer) -> None:
-        if layer.name in self._sparse:
-            kernels = self.linear[layer.name] = {}
-            self._add(layer.name, SparseLinear(layer, self._specs, kernels, self._threads))
+        if layer.name in self.sparse:
+            self._add(layer.name, SparseLinear(layer, self._taken.specs, {}, self._threads))
         else:
-            self._add(layer.name, TorchLayer(layer, self._weights))
+            self._add(layer.name, TorchLayer(layer, self._taken.weights))
         self._shown.add(layer.name)
 
     def _convolve(self, layer: Layer) -> None:
-        spec, out = self._specs[layer.name], self._layouts.of(layer.name)
+        spec, out = self._taken.specs[layer.name], self._layouts.of(layer.name)
         source: Geometry | Phases
         if spec.strided:
-            images, channels = self._shapes[layer.source][:2]
+            images, channels, height, width = self._shapes[layer.source]
             source = spec.phases(images, channels, out)
-            inside = self._take(source)
             size = spec.needed(out)
+            # Only what is written is known not to be zero: that must be the same for all who share a buffer.
+            inside = self._take(source, (spec.padding, min(height, size[0]), min(width, size[1])))
             if layer.source in self._place:
                 of = self._layouts.of(layer.source)
                 copied: Step = CopyAcross(self._place[layer.source], of, inside, source, spec, size, self._threads)
             else:
-                copied = CopyIn(layer.source, inside, source, spec, size, self._threads)
+                place = (layer.source, self._shapes[layer.source], inside, source)
+                copied = CopyIn(*place, spec, size, self._threads)
             self._add(layer.name, copied)
         else:
             source, inside = self._layouts.of(layer.source), self._hold(layer.source, layer.name)
         residual = None if layer.residual is None else self._hold(layer.residual, layer.name)
         self._place[layer.name] = self._take(out)
-        self.kernels[layer.name] = SparseConv(spec, source, out, self._threads)
-        self._add(layer.name, Convolve(self.kernels[layer.name], inside, residual, self._place[layer.name]))
+        kernel = SparseConv(spec, source, out, self._threads)
+        self._add(layer.name, Convolve(kernel, inside, residual, self._place[layer.name]))
         if spec.strided:
             self._release(inside)
 
@@ -238,7 +215,7 @@ class Plan:
 
     def _mean(self, item: Operation) -> bool:
         """Take the mean of images by ourselves if they are in a buffer."""
-        if not is_mean_of_images(item) or item.refs()[0] not in self._place:
+        if not is_mean_of_images(item) or item.refs()[0] not in self._place or len(self._shapes[item.name]) != 4:
             return False
         source, target = item.refs()[0], self._layouts.of(item.name)
         self._place[item.name] = self._take(target)

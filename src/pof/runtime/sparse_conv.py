@@ -90,11 +90,10 @@ class SparseConv:
             low=spec.low,
             high=spec.high,
         )
-        self._bounds = np.zeros(_part_count(out.blocks, threads) + 1, np.int64)
-        self.pack(spec)
+        self._pack(spec)
 
-    def pack(self, spec: ConvSpec) -> None:
-        """Take the weights of `spec`, of the same shape as before."""
+    def _pack(self, spec: ConvSpec) -> None:
+        """Take the weights."""
         channels, length = len(spec.weight), int(np.prod(spec.weight.shape[1:]))
         offsets, start = _offsets(spec, self._source)
         places = _blocks(spec, self._source, int(self._vectors.max()) * LANES)
@@ -109,15 +108,14 @@ class SparseConv:
         for name in ("taps", "starts", "bias", "tile_in", "tile_out"):
             setattr(struct, name, address(getattr(self, f"_{name}")))
         struct.tile_vectors = address(self._vectors)
-        # In the same memory, which bound calls know.
-        self._bounds[:] = _parts(self._starts, self._out.blocks, self._threads)
+        self._bounds = _parts(self._starts, self._out.blocks, self._threads)
 
     def __call__(self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False) -> None:
         """Run it; a residual lies as the output does."""
         self.bind(source, residual, out, plain=plain)()
 
     def bind(self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False) -> NativeCall:
-        """The call of the kernel for these buffers; it goes on with the weights of the next `pack`."""
+        """The call of the kernel for these buffers."""
         struct = ConvCallStruct(
             conv=ctypes.addressof(self._struct),
             source=source.data_ptr(),

@@ -23,6 +23,10 @@ Weights = Mapping[str, tuple[Tensor, Tensor]]
 Bound = Callable[[Values], object]
 
 
+class Unforeseen(Exception):  # noqa: N818
+    """A value is not what the plan was made for, as its size depends on data: torch has to run the model."""
+
+
 class Step(Protocol):
     """One thing to do."""
 
@@ -68,6 +72,7 @@ class CopyIn:
     """A tensor's images to where a kernel wants them."""
 
     source: str
+    shape: tuple[int, ...]
     buffer: int
     target: Geometry | Phases
     spec: ConvSpec | None
@@ -81,11 +86,9 @@ class CopyIn:
         lanes, buffer = self.target.lanes, buffers[self.buffer]
 
         def run(values: Values) -> None:
-            images = values[self.source]
-            image, channel, row, column = images.stride()
-            from_ = (images.data_ptr(), image * lanes, image, channel, row, column)
+            images, from_ = _images(values[self.source], self.shape, lanes)
             struct = copy_struct(from_, buffer, self.target, self.spec, images.shape, self.size, self.threads)
-            NativeCall("pof_copy_planes", struct)()
+            NativeCall("pof_copy_planes", struct, (images,))()
 
         return run
 
@@ -139,9 +142,11 @@ class SparseLinear:
         return self._run
 
     def _run(self, values: Values) -> None:
-        rows = values[self.layer.source]
+        rows, spec = values[self.layer.source].resolve_neg(), self.spec[self.layer.name]
+        if rows.dtype is not torch.float32 or not rows.numel():
+            raise Unforeseen
         flat = rows.reshape(-1, rows.shape[-1])
-        count, spec = len(flat), self.spec[self.layer.name]
+        count = len(flat)
         source = Geometry(1, flat.shape[1], 1, count, 0, 0, count, 1)
         out = Geometry(1, len(spec.weight), 1, count, 0, 0, count, 1)
         if count not in self.kernels:
@@ -174,10 +179,9 @@ class MaxPool:
         source = self.source
 
         def run(values: Values) -> None:
-            images = values[source]
-            image, channel, row, column = images.stride()
-            from_ = (images.data_ptr(), image * self.target.lanes, image, channel, row, column)
-            NativeCall("pof_max_pool", self._struct(from_, buffers))()
+            shape = (of.images, of.channels, of.height, of.width)
+            kept, from_ = _images(values[source], shape, self.target.lanes)
+            NativeCall("pof_max_pool", self._struct(from_, buffers), (kept,))()
 
         return run
 
@@ -228,6 +232,15 @@ class Show:
             view = look()
             return lambda values: values.__setitem__(name, view)
         return lambda values: values.__setitem__(name, look())
+
+
+def _images(value: Any, shape: tuple[int, ...], lanes: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Images that torch has made, and where they are: pointer and strides."""
+    if not isinstance(value, Tensor) or value.dtype is not torch.float32 or tuple(value.shape) != shape:
+        raise Unforeseen
+    images = value.resolve_neg()
+    image, channel, row, column = images.stride()
+    return images, (images.data_ptr(), image * lanes, image, channel, row, column)
 
 
 def _planes(of: Geometry, buffer: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:

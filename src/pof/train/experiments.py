@@ -140,6 +140,8 @@ def _every_size(plan: Budget, seed: int) -> Iterator[Experiment]:
         recipe = _recipe({**CRAM, "scope": scope}, plan.every_size, seed, table)
         yield Experiment(f"cram-{scope}", "every_size", f"CrAM, {scope}", recipe, 2)
     # As many passes as the methods of the fine-tuned table have; half of them, for those that are fine-tuned after it.
-    yield Experiment("nested-short", "fine_tuned", "nested, not fine-tuned", _recipe(NESTED, plan.penalty, seed, half), 2)
+    yield Experiment(
+        "nested-short", "fine_tuned", "nested, not fine-tuned", _recipe(NESTED, plan.penalty, seed, half), 2
+    )
     yield Experiment("cram-short", "fine_tuned", "CrAM", _recipe(CRAM, plan.penalty, seed, half), 2)
     yield Experiment("nested-half", "fine_tuned", "", _recipe(NESTED, max(1, plan.penalty // 2), seed, half), 2)

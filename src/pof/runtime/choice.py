@@ -1,0 +1,191 @@
+"""Which engine runs what, for inputs of one size: found by timing."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from pof.runtime import by_torch
+from pof.runtime.geometry import lanes_for
+from pof.runtime.plan import Plan, Work
+from pof.runtime.program import Layer, Program
+from pof.runtime.steps import Unforeseen
+from pof.runtime.taken import Taken
+
+ROUNDS = 7
+"""Runs of which the median counts when engines are compared."""
+MARGIN = 1.02
+"""How much faster the compiled model must be than the plain one for a size of input to be used there."""
+MOST_BYTES = 1 << 30
+"""Of the images of a block: the kernels' distances are 32-bit numbers of bytes."""
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """How one layer runs at one size of input, in milliseconds."""
+
+    name: str
+    operation: str
+    shape: tuple[int, ...]
+    """Of its output."""
+    sparsity: float
+    engine: str
+    """"sparse" or "torch": what runs it."""
+    sparse: float | None
+    """None if the sparse kernels cannot compute it."""
+    dense: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """What was measured, in milliseconds."""
+
+    layers: tuple[LayerTime, ...]
+    plain: float
+    compiled: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs inputs of one size."""
+
+    program: Program
+    taken: Taken
+    plan: Plan | None
+    """None if the plain model is faster."""
+    channels_last: bool
+    """The layout in which the plain model is faster."""
+
+    def with_weights(self, taken: Taken) -> "Choice":
+        """The same with other weights."""
+        plan = None if self.plan is None else self.plan.with_weights(taken)
+        return Choice(self.program, taken, plan, self.channels_last)
+
+    def run(self, leaves: Sequence[Any], work: Callable[[Plan], Work]) -> tuple[Any, dict[str, Any]]:
+        """The outputs for these inputs, in memory of their own, and all values."""
+        values = None
+        if self.plan is not None:
+            try:
+                values = self.plan.run(leaves, work(self.plan))
+            except Unforeseen:
+                values = None
+        if values is None:
+            values = plainly(self.program, self.taken, leaves, channels_last=self.channels_last)
+        inputs = {id(leaf) for leaf in leaves}
+        return pytree.tree_map(lambda leaf: _own(leaf, values, inputs), self.program.outputs), values
+
+    def times(self, leaves: Sequence[Any], work: Callable[[Plan], Work]) -> Times:
+        """How fast it is now, and each layer."""
+        passed = by_torch.timed(self.program, self.taken.weights, self.taken.constants, leaves, ROUNDS)
+        plain = _milliseconds(partial(plainly, self.program, self.taken, leaves, channels_last=self.channels_last))
+        own = {} if self.plan is None else _step_times(self.plan, leaves, work(self.plan))
+        sparse = {} if self.plan is None else {name: own[name] for name in self.plan.sparse if name in own}
+        compiled = plain if self.plan is None else _milliseconds(partial(self.plan.run, leaves, work(self.plan)))
+        return Times(_layer_times(self, passed, sparse), plain, compiled)
+
+
+def choose(
+    program: Program, taken: Taken, leaves: Sequence[Any], threads: int, work: Callable[[Plan], Work]
+) -> tuple[Choice, Times]:
+    """Find out what is fastest for these inputs, and how fast."""
+    passed = by_torch.timed(program, taken.weights, taken.constants, leaves, ROUNDS)
+    layouts = (False,) if program.needs_strides else (False, True)
+    plain, last = min(
+        (_milliseconds(partial(plainly, program, taken, leaves, channels_last=last)), last) for last in layouts
+    )
+    only_torch = Choice(program, taken, None, last)
+    shapes = passed.shapes
+    candidates = [i.name for i in program.items if isinstance(i, Layer) and _can_be_sparse(i, shapes)]
+    if program.needs_strides or not candidates or any(isinstance(v, Tensor) and not v.numel() for v in leaves):
+        return only_torch, Times(_layer_times(only_torch, passed, {}), plain, plain)
+    whole = Plan(program, taken, shapes, candidates, threads)
+    try:
+        times = _step_times(whole, leaves, work(whole))
+        faster = [name for name in candidates if times[name] <= passed.milliseconds[name]]
+        plans = [whole] if len(faster) == len(candidates) else [whole, Plan(program, taken, shapes, faster, threads)]
+        found = [(_milliseconds(partial(p.run, leaves, work(p))), p) for p in plans]
+    except Unforeseen:
+        return only_torch, Times(_layer_times(only_torch, passed, {}), plain, plain)
+    best, chosen = min(found, key=lambda pair: pair[0])
+    if plain <= MARGIN * best:
+        return only_torch, Times(_layer_times(only_torch, passed, times), plain, plain)
+    choice = Choice(program, taken, chosen, last)
+    return choice, Times(_layer_times(choice, passed, times), plain, best)
+
+
+def plainly(program: Program, taken: Taken, leaves: Sequence[Any], *, channels_last: bool) -> dict[str, Any]:
+    """All values by torch alone, with the weights that were taken up."""
+    weights = taken.weights_last if channels_last else taken.weights
+    return by_torch.run(program, weights, taken.constants, leaves).values
+
+
+def _own(leaf: Any, values: Mapping[str, Any], inputs: set[int]) -> Any:
+    """An output in memory of its own: not in a buffer, nor in a constant; an input is given back as it is."""
+    value = values[leaf.name] if hasattr(leaf, "name") else leaf
+    if not isinstance(value, Tensor) or id(value) in inputs:
+        return value
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+def _can_be_sparse(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether the sparse kernels can compute a layer."""
+    if layer.name not in shapes or layer.source not in shapes:
+        return False
+    if layer.kind == "linear":
+        return True
+    if any(len(shapes.get(name, ())) != 4 for name in (layer.name, *layer.refs())):
+        return False
+    if layer.residual is not None and shapes[layer.residual] != shapes[layer.name]:
+        return False
+    images, channels, height, width = shapes[layer.source]
+    around = (height + 2 * layer.padding[0] + 16) * (width + 2 * layer.padding[1] + 16)
+    return 4 * channels * around * lanes_for(images) < MOST_BYTES
+
+
+def _step_times(plan: Plan, leaves: Sequence[Any], work: Work) -> dict[str, float]:
+    """Milliseconds of each item's steps."""
+    found: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        values = plan.values(leaves)
+        once: dict[str, float] = {}
+        for name, step in work.steps:
+            start = time.perf_counter()
+            step(values)
+            once[name] = once.get(name, 0.0) + time.perf_counter() - start
+        for name, seconds in once.items():
+            found.setdefault(name, []).append(1e3 * seconds)
+    return {name: statistics.median(each) for name, each in found.items()}
+
+
+def _layer_times(choice: Choice, passed: by_torch.Passed, sparse: Mapping[str, float]) -> tuple[LayerTime, ...]:
+    found, shapes = [], passed.shapes
+    for layer in (item for item in choice.program.items if isinstance(item, Layer)):
+        weight = choice.taken.specs[layer.name].weight
+        kind = "linear" if layer.kind == "linear" else f"conv {weight.shape[2]}x{weight.shape[3]}"
+        kind += f" /{layer.stride[0]}" if layer.stride != (1, 1) else ""
+        kind += f" in {layer.groups} groups" if layer.groups > 1 else ""
+        zeros = 1 - np.count_nonzero(weight) / max(weight.size, 1)
+        title = choice.program.constants[layer.weight].removesuffix(".weight")
+        used = choice.plan is not None and layer.name in choice.plan.sparse
+        times = (sparse.get(layer.name), passed.milliseconds[layer.name])
+        shape = shapes.get(layer.name, ())
+        found.append(LayerTime(title, kind, shape, float(zeros), "sparse" if used else "torch", *times))
+    return tuple(found)
+
+
+def _milliseconds(run: Callable[[], Any]) -> float:
+    """The median time of a call, after one that does not count."""
+    run()
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(seconds)
