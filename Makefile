@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format sanitize bench clean
+.PHONY: help setup demo browser test check format sanitize bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,15 @@ setup: .venv/ready ## the virtual environment in .venv, from pyproject.toml and 
 demo: setup ## the whole method on handwritten digits, in under a minute (after the set-up)
 	@$(BIN)/pof demo
 
-test: setup ## all tests, with coverage
+browser: ## Chromium, for the tests of the report page: installed where that is allowed, else named
+	@if ! command -v chromium chromedriver >/dev/null 2>&1; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium chromium-driver >/dev/null; \
+		fi; \
+		command -v chromium chromedriver >/dev/null 2>&1 || echo "no Chromium: the tests of the report page are skipped; install chromium and chromium-driver"; \
+	fi
+
+test: setup browser ## all tests, with coverage
 	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report term
 
 check: setup ## what CI runs: format, lint, types, tests

@@ -90,7 +90,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Networks, datasets, and reports: a report reads records, never a model.
     "models": {"errors"},
     "data": {"checks", "errors"},
-    "report": {"errors", "table"},
+    "report": {"errors", "replacing", "table"},
+    # What there is to show of a network.
+    "portrait": {"elastic", "file", "planning", "rows", "runtime", "states"},
     # Join all of it.
     "demo": {FRONT_DOOR, "data", "elastic", "errors", "models", "on_the_fly", "states"},
     "train": {
@@ -103,6 +105,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "methods",
         "models",
         "planning",
+        "portrait",
         "replacing",
         "spherical",
         "states",

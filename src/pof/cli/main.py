@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pof
 from pof.cli import compile as compile_
-from pof.cli import demo, evaluate, inspect, pack, sweep, train, unpack
+from pof.cli import demo, evaluate, inspect, pack, report, reproduce, sweep, train, unpack
 from pof.errors import PofError
 
 VERBS = {
@@ -20,6 +20,8 @@ VERBS = {
     "unpack": unpack,
     "inspect": inspect,
     "compile": compile_,
+    "report": report,
+    "reproduce": reproduce,
 }
 
 

@@ -170,14 +170,40 @@ static void run_tile(Job *job, int vectors, int dense, int plain) {
     tile_plain(job, vectors);
 }
 
-/* The channels from `first` to `end` of one image (or of one block of images side by side). */
-static void some_channels(const Conv *conv, const float *in, const float *residual, float *out, int64_t first,
-                          int64_t end, int plain) {
-    int64_t outer = conv->blocks_outside ? conv->blocks : conv->tiles;
-    int64_t inner = conv->blocks_outside ? conv->tiles : conv->blocks;
+/* A share of the work: some channels of some tiles. */
+typedef struct {
+    int64_t first_channel, end_channel, first_tile, end_tile;
+} Part;
+
+/*
+ * Tiles run over the ends of rows; what lies between rows has to be zero for the next layer. Each tile cleans its own
+ * place, so that tiles can be computed in any order, and at the same time.
+ */
+static void clean_tile(const Conv *conv, float *out, const Part *part, int64_t tile) {
+    if (!conv->last_gap) return;
+    int64_t start = conv->tile_out[tile], end = start + LANES * conv->tile_vectors[tile];
+    /* The first row whose gap may reach into the tile. */
+    int64_t y = start < conv->first_gap ? 0 : (start - conv->first_gap) / conv->pitch;
+    for (; y < conv->rows; y++) {
+        int64_t gap = conv->first_gap + y * conv->pitch;
+        int64_t gap_end = gap + (y == conv->rows - 1 ? conv->last_gap : conv->gap);
+        if (gap >= end) break;
+        if (gap < start) gap = start;
+        if (gap_end > end) gap_end = end;
+        if (gap >= gap_end) continue;
+        for (int64_t c = part->first_channel; c < part->end_channel; c++)
+            memset(out + c * conv->out_stride + gap, 0, sizeof(float) * (size_t)(gap_end - gap));
+    }
+}
+
+/* A part of one image (or of one block of images side by side). */
+static void some_work(const Conv *conv, const float *in, const float *residual, float *out, const Part *part, int plain) {
+    int64_t tiles = part->end_tile - part->first_tile;
+    int64_t outer = conv->blocks_outside ? conv->blocks : tiles;
+    int64_t inner = conv->blocks_outside ? tiles : conv->blocks;
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++) {
-            int64_t block = conv->blocks_outside ? o : i, tile = conv->blocks_outside ? i : o;
+            int64_t block = conv->blocks_outside ? o : i, tile = part->first_tile + (conv->blocks_outside ? i : o);
             Job job = {
                 .taps = conv->taps,
                 .starts = conv->starts + block * (conv->channels + 1),
@@ -185,8 +211,8 @@ static void some_channels(const Conv *conv, const float *in, const float *residu
                 .bias = conv->bias,
                 .residual = residual ? residual + conv->tile_out[tile] : 0,
                 .out = out + conv->tile_out[tile],
-                .first = first,
-                .end = end,
+                .first = part->first_channel,
+                .end = part->end_channel,
                 .stride = conv->out_stride,
                 .begins = block == 0,
                 .finishes = block == conv->blocks - 1,
@@ -194,37 +220,32 @@ static void some_channels(const Conv *conv, const float *in, const float *residu
                 .high = conv->high,
             };
             run_tile(&job, (int)conv->tile_vectors[tile], (int)conv->dense, plain);
-        }
-    /* Tiles run over the ends of rows; what lies between rows has to be zero for the next layer. */
-    for (int64_t c = first; conv->last_gap && c < end; c++)
-        for (int64_t y = 0; y < conv->rows; y++) {
-            int64_t gap = y == conv->rows - 1 ? conv->last_gap : conv->gap;
-            memset(out + c * conv->out_stride + conv->first_gap + y * conv->pitch, 0, sizeof(float) * (size_t)gap);
+            if (block == conv->blocks - 1) clean_tile(conv, out, part, tile);
         }
 }
 
 /*
- * All channels of `images` images, `in_images` and `out_images` floats apart, in `parts` parts of channels that begin at
- * `bounds`. A `residual` lies as `out` does. `plain` runs the portable kernel.
+ * All of `images` images, `in_images` and `out_images` floats apart, each in `count` parts. A `residual` lies as `out`
+ * does. `plain` runs the portable kernel.
  */
 typedef struct {
     const Conv *conv;
     const float *in, *residual;
     float *out;
-    int64_t images, in_images, out_images, parts;
-    const int64_t *bounds;
+    int64_t images, in_images, out_images, count;
+    const Part *parts;
     int64_t threads, plain;
 } Call;
 
 static void some_part(void *argument, int64_t number) {
     const Call *c = argument;
-    int64_t image = number / c->parts, part = number % c->parts;
-    some_channels(c->conv, c->in + image * c->in_images, c->residual ? c->residual + image * c->out_images : 0,
-                  c->out + image * c->out_images, c->bounds[part], c->bounds[part + 1], c->plain || !pof_sparse_is_fast());
+    int64_t image = number / c->count;
+    some_work(c->conv, c->in + image * c->in_images, c->residual ? c->residual + image * c->out_images : 0,
+              c->out + image * c->out_images, c->parts + number % c->count, c->plain || !pof_sparse_is_fast());
 }
 
 EXPORT void pof_sparse_conv(const Call *call) {
-    pool_run(some_part, (void *)call, call->images * call->parts, (int)call->threads);
+    pool_run(some_part, (void *)call, call->images * call->count, (int)call->threads);
 }
 
 /*

@@ -73,10 +73,15 @@ class CompiledModel:
         """A row a layer, for inputs of this size (the example's)."""
         return self._measured(inputs).layers
 
+    def milliseconds(self, *inputs: Any) -> tuple[float, float]:
+        """How long the plain model takes, and this one, for inputs of this size (the example's)."""
+        times = self._measured(inputs)
+        return times.plain, times.compiled
+
     def speedup(self, *inputs: Any) -> float:
         """How many times as fast as the plain model, for inputs of this size (the example's)."""
-        times = self._measured(inputs)
-        return times.plain / times.compiled
+        plain, compiled = self.milliseconds(*inputs)
+        return plain / compiled
 
     def summary(self, *inputs: Any) -> str:
         """A table: a row a layer, and the whole."""

@@ -33,8 +33,8 @@ class ConvCallStruct(ctypes.Structure):
 
     _fields_ = [
         ("conv", c_void_p), ("source", c_void_p), ("residual", c_void_p), ("out", c_void_p),
-        ("images", c_int64), ("in_images", c_int64), ("out_images", c_int64), ("parts", c_int64),
-        ("bounds", c_void_p), ("threads", c_int64), ("plain", c_int64),
+        ("images", c_int64), ("in_images", c_int64), ("out_images", c_int64), ("count", c_int64),
+        ("parts", c_void_p), ("threads", c_int64), ("plain", c_int64),
     ]  # fmt: skip
 
 

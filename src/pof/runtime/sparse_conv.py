@@ -2,6 +2,7 @@
 
 import ctypes
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -16,6 +17,10 @@ MOST_VECTORS = 14
 """Vectors of a tile: as many sums as registers hold."""
 CACHE = 24 * 1024
 """Bytes of input that a block of channels may touch in a tile, so that they stay in the first cache."""
+SHARES = 4
+"""Parts of the work for each thread."""
+LEAST_CHANNELS = 32
+"""Of a part, if there are as many."""
 LARGE = 256 * 1024
 """Bytes of taps from which on it is better to pass them once, over all tiles, than once for each tile."""
 
@@ -108,7 +113,7 @@ class SparseConv:
         for name in ("taps", "starts", "bias", "tile_in", "tile_out"):
             setattr(struct, name, address(getattr(self, f"_{name}")))
         struct.tile_vectors = address(self._vectors)
-        self._bounds = _parts(self._starts, self._out.blocks, self._threads)
+        self._parts = _parts(self._starts, len(self._tile_out), self._out.blocks, self._threads)
 
     def __call__(self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False) -> None:
         """Run it; a residual lies as the output does."""
@@ -124,8 +129,8 @@ class SparseConv:
             images=self._out.blocks,
             in_images=self._source.block,
             out_images=self._out.block,
-            parts=len(self._bounds) - 1,
-            bounds=address(self._bounds),
+            count=len(self._parts),
+            parts=address(self._parts),
             threads=self._threads,
             plain=int(plain),
         )
@@ -175,13 +180,18 @@ def _blocks(spec: ConvSpec, source: Geometry | Phases, tile: int) -> NDArray[np.
     return starts
 
 
-def _part_count(blocks: int, threads: int) -> int:
-    return 1 if blocks >= 2 * threads else threads
+def _parts(starts: NDArray[np.int32], tiles: int, images: int, threads: int) -> NDArray[np.int64]:
+    """Shares of the work on one image: first and end of channels, and of tiles.
 
-
-def _parts(starts: NDArray[np.int32], blocks: int, threads: int) -> NDArray[np.int64]:
-    """Where parts of the output channels begin: as many as threads have to share one image, with equal work each."""
-    parts = _part_count(blocks, threads)
-    work = np.diff(starts, axis=1).sum(0).cumsum() + np.arange(1, starts.shape[1])
-    ends = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts) + 1 if parts > 1 else []
-    return np.array([0, *ends, len(work)], np.int64)
+    More than there are threads, as these are not always equally fast. Tiles are shared rather than channels: what a
+    tile reads is then brought to the cache once.
+    """
+    channels = starts.shape[1] - 1
+    wanted = 1 if images >= SHARES * threads or threads == 1 else SHARES * threads
+    if tiles >= wanted:
+        ends = np.arange(wanted + 1) * tiles // wanted
+        return np.array([[0, channels, first, end] for first, end in pairwise(ends.tolist())], np.int64)
+    work = np.diff(starts, axis=1).sum(0).cumsum() + np.arange(1, channels + 1)
+    wanted = max(min(wanted, channels // LEAST_CHANNELS), min(threads, channels))
+    ends = np.searchsorted(work, work[-1] * np.arange(1, wanted) / wanted) + 1
+    return np.array([[first, end, 0, tiles] for first, end in pairwise([0, *ends.tolist(), channels])], np.int64)

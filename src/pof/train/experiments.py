@@ -31,7 +31,7 @@ class Budget:
 
 
 BUDGETS = {
-    "quick": Budget(penalty=2, scratch=10, every_size=10, sparsities=(0.8, 0.9), seeds=(0,)),
+    "quick": Budget(penalty=2, scratch=8, every_size=2, sparsities=(0.8, 0.9), seeds=(0,)),
     "full": Budget(penalty=10, scratch=36, every_size=10, sparsities=(0.6, 0.7, 0.8, 0.9), seeds=(0, 1)),
 }
 

@@ -1,0 +1,44 @@
+"""Write one page that shows trained networks: curves, weights, file, speed.
+
+RUN is a run's folder or a file of weights. The page needs nothing but itself:
+open it in any browser. Its sliders show what is zero, filled and kept.
+
+example: pof report runs/digits-pof-0 runs/digits-dense-0 -o report.html
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from pof.errors import PofError
+
+HELP = "write a page that shows trained networks"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pof report`."""
+    parser.add_argument("sources", metavar="RUN", nargs="+", help="a run's folder, or a file of weights")
+    parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="the page (report.html)")
+    parser.add_argument("--model", metavar="NAME", help="for files that do not say: a model, or MODULE:FUNCTION")
+    parser.add_argument("--no-speed", action="store_true", help="do not time the layers")
+    parser.add_argument("--json", action="store_true", help="print the facts as JSON, and write no page")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Gather the facts and write the page."""
+    try:
+        from pof.train.portraits import portrait_of
+    except ModuleNotFoundError as error:
+        raise PofError(f"this needs {error.name}: pip install {error.name}") from None
+    from pof.native import core
+    from pof.report.page import check_page_path, write_page
+
+    out = check_page_path(options.out)
+    speed = not options.no_speed and core() is not None
+    runs = [portrait_of(source, model=options.model, speed=speed) for source in options.sources]
+    if options.json:
+        print(json.dumps(runs))
+        return 0
+    names = ", ".join(Path(source).name for source in options.sources)
+    print(write_page(out, f"pof: {names}", "Recoverable pruning: one network at every sparsity.", runs))
+    return 0

@@ -1,0 +1,31 @@
+"""The facts of a run or of a file of weights, for the report page."""
+
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from pof.portrait import Facts, described, times_of
+from pof.states import Magnitudes
+from pof.train.build import weights_facts
+from pof.train.origin import RECORDS
+from pof.train.records import Records
+from pof.train.trained import load_at, recipe_of
+from pof.train.weights import facts_of
+
+
+def portrait_of(source: str | Path, *, model: str | None = None, speed: bool = True) -> Facts:
+    """The facts of a run's folder or a file of weights, for `pof.report.page`."""
+    path = Path(source)
+    found = load_at(path, model)
+    records = Records(path / RECORDS) if path.is_dir() else None
+    facts = weights_facts(recipe_of(path)) if records is not None else facts_of(path)
+    final = records.last("final") if records is not None else None
+    magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
+    example = torch.randn(1, found.channels, found.size, found.size)
+    return {
+        "name": path.stem if path.is_file() else path.name,
+        "rows": [] if final is None else final["table"],
+        **described(found.model, magnitudes, path if path.suffix == ".pof" else None),
+        "times": times_of(found.model, example, magnitudes) if speed else None,
+    }
