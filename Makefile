@@ -15,7 +15,7 @@ setup: .venv/ready ## the virtual environment in .venv, from pyproject.toml and 
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: setup ## the whole method on handwritten digits, in under a minute (after the set-up)
+demo: setup ## one file of a CIFAR-10 network at every size, in about a minute (after the set-up)
 	@$(BIN)/pof demo
 
 browser: ## Chromium, for the tests of the report page: installed where that is allowed, else named
@@ -56,7 +56,7 @@ bench: setup ## the measured bars, as JSON in results/; leave the machine alone 
 	$(BIN)/python bench/file_size.py > build/file_size.json
 	$(BIN)/python bench/stored_statistics.py > build/stored_statistics.json
 	$(BIN)/python bench/runtime.py > build/runtime.json
-	$(BIN)/pof demo --json > build/demo_digits.json
+	$(BIN)/pof demo digits --json > build/demo_digits.json
 	mv build/*.json results/
 	cat results/switch_sparsity.json results/training_step.json
 

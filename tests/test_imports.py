@@ -94,7 +94,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What there is to show of a network.
     "portrait": {"elastic", "file", "planning", "rows", "runtime", "states"},
     # Join all of it.
-    "demo": {FRONT_DOOR, "data", "elastic", "errors", "models", "on_the_fly", "states"},
+    "digits_demo": {FRONT_DOOR, "data", "elastic", "errors", "models", "on_the_fly", "states"},
+    "shipped": {"checks", "data"},
+    "cifar10_demo": {FRONT_DOOR, "file", "models", "native", "portrait", "runtime", "shipped"},
     "train": {
         FRONT_DOOR,
         "checks",

@@ -1,0 +1,109 @@
+"""One file, every size: the shipped CIFAR-10 network at many sparsities, beside plain magnitude pruning."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import pof
+from pof import shipped
+from pof.file import PofFile
+from pof.models.cifar_resnet import resnet20
+from pof.native import core
+from pof.portrait import Facts, described, times_of
+from pof.runtime import CompiledModel
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how many steps of it are done, and how many there are."""
+SPARSITIES = (0.0, 0.5, 0.7, 0.8, 0.9)
+RECOVER_FROM = 0.5
+BATCH = 125
+IMAGES_AT_ONCE = 16
+"""For the speed."""
+
+
+@dataclass(frozen=True)
+class DemoRow:
+    """The network at one sparsity; accuracies of 1."""
+
+    sparsity: float
+    bytes: int
+    """Of the file, up to here."""
+    plain: float
+    """Accuracy of a network that was trained without regard to pruning, pruned by magnitude."""
+    pruned: float
+    recovered: float | None
+    """With the band from `RECOVER_FROM` filled; None if there is none."""
+    speedup: float | None
+    """In `pof.compile`, against torch; None without the compiled core."""
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """Everything that the demo measured."""
+
+    rows: tuple[DemoRow, ...]
+    test_images: int
+    file_bytes: int
+    dense_bytes: int
+    """Of the weights in float32."""
+    pages: tuple[Facts, ...]
+    """For the report page: of the network, and of the plain one."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, with the versions that made it."""
+        found = {**asdict(self), "versions": {"pof": pof.__version__, "torch": str(torch.__version__)}}
+        del found["pages"]
+        return found
+
+
+def run_demo(progress: Progress = lambda *_: None, sparsities: tuple[float, ...] = SPARSITIES) -> DemoResult:
+    """Measure accuracy, bytes and speed at each sparsity; all statistics are those that the files keep."""
+    files = {name: PofFile(shipped.network(f"cifar10-resnet20-{name}")) for name in ("nested", "dense")}
+    test, model = shipped.cifar10_sample(), resnet20().eval()
+    rows: list[DemoRow] = []
+    for number, sparsity in enumerate(sparsities):
+        progress("accuracy, bytes, speed", number, len(sparsities))
+        band = RECOVER_FROM if sparsity > RECOVER_FROM else None
+        plain = _accuracy(_loaded(model, files["dense"], sparsity), test)
+        recovered = None if band is None else _accuracy(_loaded(model, files["nested"], sparsity, band), test)
+        pruned = _accuracy(_loaded(model, files["nested"], sparsity), test)
+        reads = files["nested"].bytes_for(sparsity)
+        rows.append(DemoRow(sparsity, reads, plain, pruned, recovered, _speedup(model, test[0][:IMAGES_AT_ONCE])))
+    progress("accuracy, bytes, speed", len(sparsities), len(sparsities))
+    pages = [_page(name, model, file, rows, test[0][:1]) for name, file in files.items()]
+    dense_bytes = sum(4 * value.numel() for value in model.state_dict().values())
+    return DemoResult(tuple(rows), len(test[1]), files["nested"].size, dense_bytes, tuple(pages))
+
+
+def _loaded(model: nn.Module, file: PofFile, sparsity: float, band: float | None = None) -> nn.Module:
+    model.load_state_dict(file.state_dict(sparsity, band))
+    return model
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, test: tuple[Tensor, Tensor]) -> float:
+    images, labels = test
+    found = torch.cat([model(batch).argmax(1) for batch in images.split(BATCH)])
+    return float((found == labels).float().mean())
+
+
+def _speedup(model: nn.Module, images: Tensor) -> float | None:
+    return None if core() is None else CompiledModel(model, images).speedup()
+
+
+def _page(name: str, model: nn.Module, file: PofFile, rows: list[DemoRow], image: Tensor) -> Facts:
+    """The facts of one of the two networks; its accuracies are with the statistics of its file."""
+    _loaded(model, file, 0.0)
+    states = [(row.sparsity, row.sparsity, row.pruned if name == "nested" else row.plain) for row in rows]
+    states += [(r.sparsity, RECOVER_FROM, r.recovered) for r in rows if name == "nested" and r.recovered is not None]
+    return {
+        "name": name,
+        "rows": [
+            {"sparsity": s, "recover_from": r, "zeros": r, "accuracy": None, "calibrated": a} for s, r, a in states
+        ],
+        **described(model, "raw", shipped.network(f"cifar10-resnet20-{name}")),
+        "times": None if core() is None else times_of(model, image, "raw"),
+    }

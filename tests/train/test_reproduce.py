@@ -1,0 +1,136 @@
+"""`pof reproduce`: a plan that can run, runs that are skipped when done, records, and the tables made of them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pof.cli.main import main
+from pof.errors import PofError
+from pof.report.results import BEGIN, END, read_paper, tables, with_tables
+from pof.train import experiments as plan_of
+from pof.train.experiments import BUDGETS, TABLES, Experiment, experiments
+from pof.train.folder import own_folder
+from pof.train.recipe import recipe_from
+from pof.train.reproduce import Places, is_done, reproduce, seconds_left
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def small(name: str, after: str = "", weights: str = "", method: Any = None) -> Experiment:
+    """A real run, of a second."""
+    recipe = recipe_from(
+        {
+            "model": {"name": "digits_convnet", "weights": weights},
+            "data": {"name": "digits", "batch": 64},
+            "run": {"epochs": 1},
+            "table": {"sparsities": [0.0, 0.5], "bands": []},
+            "method": method or {"name": "dense"},
+        }
+    )
+    return Experiment(name, "instant", name, recipe, after=after)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_every_experiment_can_run_when_its_turn_comes(budget: str) -> None:
+    seen: set[str] = set()
+    for experiment in experiments(budget):
+        assert experiment.name not in seen
+        assert not experiment.after or experiment.after in seen
+        assert experiment.recipe.model.weights in ("", plan_of.BASELINE, f"runs/{experiment.after}")
+        assert experiment.table in TABLES
+        seen.add(experiment.name)
+
+
+def test_methods_at_a_sparsity_have_equal_passes() -> None:
+    for budget in BUDGETS:
+        every = {experiment.name: experiment for experiment in experiments(budget)}
+        for experiment in every.values():
+            if experiment.sparsity is None:
+                continue
+            before = every[experiment.after].images if experiment.after else 0
+            passes = (experiment.images + before) / plan_of.TRAIN_IMAGES
+            assert passes == 2 * BUDGETS[budget].penalty, experiment.name
+
+
+def test_runs_are_made_once_and_in_order(tmp_path: Path) -> None:
+    places = Places(tmp_path / "runs", tmp_path / "results")
+    first = small("first")
+    second = small("second", "first", str(places.runs / "first"), {"name": "one_shot", "sparsity": 0.5})
+    began: list[str] = []
+    skipped: dict[str, str] = {}
+
+    def show(experiment: Experiment) -> Any:
+        began.append(experiment.name)
+        return lambda _: None
+
+    def skip(experiment: Experiment, why: str) -> None:
+        skipped[experiment.name] = why
+
+    assert not reproduce([second], places, show, skip)
+    assert "first, which has not finished" in skipped["second"]
+    assert set(seconds_left([first, second], places)) == {"first", "second"}
+    with own_folder(places.runs / "first"):
+        assert not reproduce([first], places, show, skip)
+    assert "another process" in skipped["first"]
+    assert reproduce([first, second], places, show, skip)
+    assert began == ["first", "second"]
+    assert reproduce([first, second], places, show, skip)
+    assert began == ["first", "second"], "what is done is not run again"
+    record = json.loads(places.record(second).read_text())
+    assert (record["label"], record["after"], record["test_images"]) == ("second", "first", 500)
+    assert [row["sparsity"] for row in record["states"]] == [0.0, 0.5]
+    other = replace(first, recipe=replace(first.recipe, run=replace(first.recipe.run, epochs=2)))
+    assert not is_done(other, places), "a record of another recipe is not this one's"
+    places.record(first).write_text("{")
+    with pytest.raises(PofError, match="cannot read"):
+        is_done(first, places)
+
+
+def test_the_plan_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    assert main(["reproduce", "fine_tuned", "--plan", *places]) == 0
+    text = capsys.readouterr().out
+    assert "tr0.9-quick-0" in text, "what others start from comes with them"
+    assert "0 of" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert main(["reproduce", "instant", "--json", *places]) == 0
+    assert not any(each["done"] for each in json.loads(capsys.readouterr().out))
+
+
+def record(table: str, label: str, **more: Any) -> dict[str, Any]:
+    states = [
+        {"sparsity": s, "recover_from": r, "accuracy": 0.9 - s / 10, "calibrated": 0.95 - s / 10 if s else None}
+        for s, r in ((0.0, 0.0), (0.5, 0.5), (0.8, 0.8), (0.7, 0.3))
+    ]
+    recipe = {"run": {"epochs": 2, "seed": 0}, "model": {"name": "resnet20"}}
+    common = {"table": table, "label": label, "states": states, "recipe": recipe, "test_images": 10_000}
+    return {**common, "sparsity": None, "accuracy": 0.9, **more}
+
+
+def test_tables_are_made_of_records() -> None:
+    found = tables(
+        [
+            record("instant", "tr=0"),
+            record("fine_tuned", "one-shot", sparsity=0.8, accuracy=0.885),
+            record("fine_tuned", "nested"),
+            record("fine_tuned", ""),
+            record("every_size", "nested"),
+        ],
+        read_paper(RESULTS / "paper.json"),
+    )
+    assert "| 50 % | 85.0 |" in found
+    assert "| 50 % | 90.0 |" in found
+    assert "| 30-70 | 83.0 |" in found
+    assert "| one-shot | 88.5 |" in found
+    assert "| nested | 87.0 |" in found
+    assert "| 70 % | 40.03 | 53.44 |" in found
+    assert "63.50 (-6.20)" in found
+    page = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"))
+    assert page.startswith("before\n")
+    assert page.endswith("\nafter")
+    assert "old" not in page
+    with pytest.raises(PofError, match="to write tables between"):
+        with_tables("nothing", [], {})
