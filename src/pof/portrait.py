@@ -22,6 +22,7 @@ BINS = 80
 POINTS = 201
 """Of the tables over the share of weights."""
 FASTER_AT = 0.9
+ALL = "all layers, ranked together"
 Facts = dict[str, Any]
 
 
@@ -39,7 +40,7 @@ def described(model: nn.Module, magnitudes: Magnitudes, file: Path | None = None
             {"kind": s.kind, "gives": str(s.state or "-"), "cumulative": s.cumulative} for s in PofFile(file).stages
         ]
     return {
-        "layers": [_layer("all layers, ranked together", together), *(_layer(name, values) for name, values in ranked.items())],
+        "layers": [_layer(ALL, together), *(_layer(name, values) for name, values in ranked.items())],
         "stages": stages,
         "dense_bytes": sum(4 * value.numel() for value in model.state_dict().values()),
     }

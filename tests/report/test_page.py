@@ -15,7 +15,7 @@ import pof
 from pof.cli.main import main
 from pof.errors import PofError
 from pof.native import core
-from pof.portrait import described, times_of
+from pof.portrait import ALL, described, times_of
 from pof.report.page import write_page
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -36,7 +36,7 @@ def test_facts_of_a_model() -> None:
     found = facts()
     model = pof.models.digits_convnet()
     plan = pof.plan(model)
-    assert [layer["name"] for layer in found["layers"]] == ["all layers, ranked together", *(entry.name for entry in plan)]
+    assert [layer["name"] for layer in found["layers"]] == [ALL, *(entry.name for entry in plan)]
     assert found["layers"][0]["count"] == plan.weights
     assert all(sum(layer["bins"]) == layer["count"] for layer in found["layers"])
     assert found["stages"][-1]["gives"] == "dense"
