@@ -1,9 +1,17 @@
 """What states are tested with."""
 
+import json
+from pathlib import Path
+
+import pytest
 import torch
 from torch import Tensor
 
+import pof
+from pof.cli.main import main
+from pof.data.digits import digits
 from pof.data.tensors import TensorDataset
+from pof.file import PofFile
 from pof.train.evaluate import BATCH, CALIBRATION_IMAGES, calibration_batches
 
 
@@ -27,3 +35,38 @@ def test_statistics_come_from_augmented_training_images() -> None:
 def test_a_small_set_is_used_whole() -> None:
     data = TensorDataset(images(BATCH - 1), images(10), classes=2)
     assert [len(batch) for batch in calibration_batches(data)] == [BATCH - 1]
+
+
+def test_a_file_is_tested_with_its_own_statistics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    model = pof.models.digits_convnet()
+    digit_images, labels = digits("train")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(3):
+        for x, y in zip(digit_images.split(64), labels.split(64), strict=True):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    file, facts = tmp_path / "m.pof", {"model": "digits_convnet", "data": "digits"}
+    pof.save(model.eval(), file, calibrate=digit_images.split(256), metadata=facts)
+    assert len(PofFile(file).kept_statistics()) > 40
+    test_images, test_labels = digits("test")
+    assert main(["sweep", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["statistics"] == "file"
+    for row in found["rows"]:
+        if row["sparsity"] != row["recover_from"] or not row["sparsity"]:
+            continue
+        pof.load(file, into=model, sparsity=row["sparsity"])
+        with torch.no_grad():
+            right = float((model(test_images).argmax(1) == test_labels).float().mean())
+        assert row["calibrated"] == pytest.approx(right, abs=1e-6)
+        assert row["zeros"] == pytest.approx(row["sparsity"], abs=0.01)
+    assert main(["sweep", str(file), "--scope", "global", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["statistics"] == "estimated"
+    assert PofFile(_plain(model, tmp_path / "plain.pof")).kept_statistics() == []
+
+
+def _plain(model: torch.nn.Module, path: Path) -> Path:
+    pof.save(model, path)
+    return path

@@ -1,6 +1,7 @@
 """Test a trained network over sparsities and bands.
 
-A row a state, as trained and with BatchNorm statistics re-estimated.
+A row a state, as trained and with BatchNorm statistics of its own: re-estimated,
+or those that a .pof file keeps, if it does.
 
 example: pof sweep runs/digits-pof-0
 """
@@ -22,16 +23,25 @@ def run(options: argparse.Namespace) -> int:
     """Evaluate all states and print the table."""
     found = trained.load(options)
     from pof.cli.progress import Bars
-    from pof.report.accuracies import accuracy_table
-    from pof.train.evaluate import sweep
+    from pof.file import PofFile
+    from pof.report.accuracies import ESTIMATED, OF_THE_FILE, accuracy_table
+    from pof.train.evaluate import sweep, sweep_file
 
     states, rows = found.recipe.table.states(), []
+    file = PofFile(options.source) if options.source.endswith(".pof") else None
+    as_ranked = options.scope is None and options.magnitudes is None
+    of_file = as_ranked and file is not None and bool(file.kept_statistics())
+    if file is not None and of_file:
+        results = sweep_file(found.model, file, found.data, states)
+    else:
+        results = sweep(found.model, found.elastic, found.data, states)
     with Bars() as bars:
-        for result in sweep(found.model, found.elastic, found.data, states):
+        for result in results:
             rows.append(result.as_record())
             bars.update("sweep", len(rows), len(states), str(result.state))
     if options.json:
-        print(json.dumps({"test_images": found.data.test_images, "rows": rows}, indent=2))
+        figures = {"test_images": found.data.test_images, "statistics": "file" if of_file else "estimated"}
+        print(json.dumps({**figures, "rows": rows}, indent=2))
         return 0
-    print(accuracy_table(rows, found.data.test_images))
+    print(accuracy_table(rows, found.data.test_images, OF_THE_FILE if of_file else ESTIMATED))
     return 0

@@ -13,11 +13,11 @@ from pof.errors import PofError, PofFileError
 from pof.file import statistics
 from pof.file.decode import Decoder
 from pof.file.header import HEADER_BYTES, Head, check_sizes, head_length, read_head
-from pof.file.layout import BASE, Chunk, chunks_for, chunks_of, needed_for, states_after
+from pof.file.layout import BASE, Chunk, Needed, chunks_for, chunks_of, needed_for, states_after
 from pof.file.rebuild import weights_of
 from pof.file.source import Source, open_source
 from pof.planning import unwrap
-from pof.states import State, asked_state
+from pof.states import DENSE, State, asked_state
 from pof.table import text_table
 
 
@@ -158,16 +158,28 @@ class PofFile:
         chunks = chunks_for(needed, self._head.stages)
         return self._starts[BASE][0] + sum(self._starts[chunk][1] for chunk in chunks)
 
+    def kept_statistics(self) -> list[State]:
+        """The states whose BatchNorm statistics are in the file; reads all of it."""
+        try:
+            return sorted(self._decoded(needed_for(DENSE, self._head.stages, whole=self._head.whole)).statistics)
+        except PofFileError as error:
+            raise PofFileError(f"{self.name!r}: {error}") from None
+
+    def _decoded(self, needed: Needed) -> Decoder:
+        head = self._head
+        # Read and checked before the decoder makes room for the weights that the head claims.
+        chunks = list(self._read(chunks_for(needed, head.stages)))
+        check_sizes(head, sum(len(data) for _, data in chunks))
+        decoder = Decoder(head)
+        for chunk, data in chunks:
+            decoder.read(chunk, data)
+        return decoder
+
     def _tensors(self, state: State) -> dict[str, Tensor]:
         head = self._head
         needed = needed_for(state, head.stages, whole=head.whole)
         try:
-            # Read and checked before the decoder makes room for the weights that the head claims.
-            chunks = list(self._read(chunks_for(needed, head.stages)))
-            check_sizes(head, sum(len(data) for _, data in chunks))
-            decoder = Decoder(head)
-            for chunk, data in chunks:
-                decoder.read(chunk, data)
+            decoder = self._decoded(needed)
             found = {**decoder.plain, **weights_of(decoder, state, needed)}
             steps = statistics.between(decoder.statistics, state)
             if steps is not None:

@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from pof.table import text_table
 
+ESTIMATED = "New statistics: those of BatchNorm re-estimated, nothing trained."
+OF_THE_FILE = "New statistics: those of BatchNorm that the file keeps."
 
-def accuracy_table(rows: Sequence[Mapping[str, float | None]], test_images: int) -> str:
+
+def accuracy_table(rows: Sequence[Mapping[str, float | None]], test_images: int, note: str = ESTIMATED) -> str:
     """A row a state: what it is, how much of it is zero, its accuracy, and that with re-estimated statistics.
 
     Example:
@@ -20,7 +23,6 @@ def accuracy_table(rows: Sequence[Mapping[str, float | None]], test_images: int)
     cells = [
         (state_name(row), f"{row['zeros']:.1%}", _percent(row["accuracy"]), _percent(row["calibrated"])) for row in rows
     ]
-    note = "New statistics: those of BatchNorm re-estimated, nothing trained."
     return f"{text_table(header, cells)}\nTop-1 on {test_images} test images.\n{note}"
 
 

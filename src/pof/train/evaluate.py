@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pof.data.protocol import Dataset
 from pof.elastic import Elastic
+from pof.file import PofFile
 from pof.states import DENSE, State
 
 BATCH = 125
@@ -78,6 +79,23 @@ def sweep(
                 elastic.calibrate(calibration_batches(data))
                 calibrated = accuracy(model, data)
         yield Accuracy(state, zeros, plain, calibrated)
+
+
+def sweep_file(model: nn.Module, file: PofFile, data: Dataset, states: Iterable[State]) -> Iterator[Accuracy]:
+    """The accuracy in each of `states` as a file gives them: with the dense statistics, and with those it keeps."""
+    dense = file.state_dict()
+    pruned = [tensor.name for tensor in file.head.of_role("pruned")]
+    elements = sum(dense[name].numel() for name in pruned)
+    for state in states:
+        tensors = file.state_dict(state.sparsity, state.band_start)
+        zeros = sum(int((tensors[name] == 0).sum()) for name in pruned) / elements
+        model.load_state_dict({**dense, **{name: tensors[name] for name in pruned}})
+        plain, kept = accuracy(model, data), None
+        if state != DENSE:
+            model.load_state_dict(tensors)
+            kept = accuracy(model, data)
+        yield Accuracy(state, zeros, plain, kept)
+    model.load_state_dict(dense)
 
 
 def _layout(images: Tensor) -> Tensor:

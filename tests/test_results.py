@@ -1,0 +1,15 @@
+"""The tables of docs/results.md are those of the committed records."""
+
+from pathlib import Path
+
+from pof.report.results import read_paper, read_records, with_tables
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    records = read_records(ROOT / "results" / "cifar10")
+    assert page == with_tables(page, records, read_paper(ROOT / "results" / "paper.json")), (
+        "run python -m pof.report.results"
+    )
