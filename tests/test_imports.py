@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "weight_states",
     },
     # Faster on a CPU.
-    "runtime": {"errors", "memory", "native", "planning", "table"},
+    "runtime": {"checks", "errors", "memory", "native", "planning", "table"},
     # The training methods, behind one protocol.
     "methods": {
         "calibrate",

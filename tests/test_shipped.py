@@ -66,9 +66,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert max(len(line) for line in printed.splitlines() if str(page) not in line) <= 88
     assert main(["demo", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["test_images"] == 2000
-    for wrong in (
-        ["demo", "--plot", "p.png"],
-        ["demo", "digits", "--page", "p.html"],
-        ["demo", "--json", "--page", "x"],
-    ):
+    for wrong in (["--plot", "p.png"], ["digits", "--page", "p.html"], ["--json", "--page", "x"]):
         assert main(["demo", *wrong]) == 2

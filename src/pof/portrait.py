@@ -40,7 +40,7 @@ def described(model: nn.Module, magnitudes: Magnitudes, file: Path | None = None
             {"kind": s.kind, "gives": str(s.state or "-"), "cumulative": s.cumulative} for s in PofFile(file).stages
         ]
     return {
-        "layers": [_layer(ALL, together), *(_layer(name, values) for name, values in ranked.items())],
+        "layers": [*(_layer(name, values) for name, values in ranked.items()), _layer(ALL, together)],
         "stages": stages,
         "dense_bytes": sum(4 * value.numel() for value in model.state_dict().values()),
     }

@@ -202,3 +202,20 @@ def test_unpack_of_what_safetensors_cannot_hold(tmp_path: Path) -> None:
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
         assert message in done.stderr
         assert _unpack(str(tmp_path / f"{name}.pof"), str(tmp_path / "out.pth")).returncode == 0
+
+
+def test_the_first_convolution_is_found_in_any_order(tmp_path: Path) -> None:
+    state = {
+        "stem.weight": torch.randn(8, 3, 3, 3),
+        "a.weight": torch.randn(8, 8, 3, 3),
+        "b.weight": torch.randn(8, 1, 3, 3),
+    }
+    for each in (state, dict(sorted(state.items()))):
+        save_state_dict(each, tmp_path / "m.pof")
+        assert [tensor.name for tensor in pof.open(tmp_path / "m.pof").head.of_role("plain")] == ["stem.weight"]
+
+
+def test_states_that_are_none(tmp_path: Path) -> None:
+    for states in (0.7, "0.7", [(0.1, 0.2, 0.3)]):
+        with pytest.raises(pof.PofError, match="states="):
+            pof.save(nn.Linear(4, 4), tmp_path / "m.pof", calibrate=[torch.ones(2, 4)], states=states)  # type: ignore[arg-type]

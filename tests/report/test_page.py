@@ -36,8 +36,8 @@ def test_facts_of_a_model() -> None:
     found = facts()
     model = pof.models.digits_convnet()
     plan = pof.plan(model)
-    assert [layer["name"] for layer in found["layers"]] == [ALL, *(entry.name for entry in plan)]
-    assert found["layers"][0]["count"] == plan.weights
+    assert [layer["name"] for layer in found["layers"]] == [*(entry.name for entry in plan), ALL]
+    assert found["layers"][-1]["count"] == plan.weights
     assert all(sum(layer["bins"]) == layer["count"] for layer in found["layers"])
     assert found["stages"][-1]["gives"] == "dense"
     assert found["dense_bytes"] == 4 * sum(v.numel() for v in model.state_dict().values())
@@ -48,7 +48,7 @@ def test_facts_of_a_model() -> None:
 def test_thresholds_and_alphas_are_those_of_the_core(magnitudes: Any) -> None:
     torch.manual_seed(0)
     model = pof.models.digits_convnet().eval()
-    layer = described(model, magnitudes)["layers"][1]
+    layer = described(model, magnitudes)["layers"][0]
     weight = model.get_parameter(layer["name"]).detach().double()
     if magnitudes == "unit":
         weight = weight / weight.flatten(1).norm(dim=1).reshape(-1, *[1] * (weight.dim() - 1))

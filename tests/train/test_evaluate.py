@@ -62,8 +62,11 @@ def test_a_file_is_tested_with_its_own_statistics(tmp_path: Path, capsys: pytest
             right = float((model(test_images).argmax(1) == test_labels).float().mean())
         assert row["calibrated"] == pytest.approx(right, abs=1e-6)
         assert row["zeros"] == pytest.approx(row["sparsity"], abs=0.01)
-    assert main(["sweep", str(file), "--scope", "global", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["statistics"] == "estimated"
+    assert main(["sweep", str(file), "--scope", "global", "--json", "--sparsities", "0.5", "--bands", "0.3-0.7"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["statistics"] == "estimated"
+    assert [(row["recover_from"], row["sparsity"]) for row in found["rows"]] == [(0.5, 0.5), (0.3, 0.7)]
+    assert main(["sweep", str(file), "--bands", "0.3"]) == 2
     assert PofFile(_plain(model, tmp_path / "plain.pof")).kept_statistics() == []
 
 

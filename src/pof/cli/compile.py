@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print(fast.summary())
     if options.bench:
-        print(f"in turns with the plain model, batch {options.batch}, {options.threads} threads: {ratio:.2f}x as fast")
+        threads = "1 thread" if options.threads == 1 else f"{options.threads} threads"
+        print(f"in turns with the plain model, batch {options.batch}, {threads}: {ratio:.2f}x as fast")
     if options.recover_from is not None:
         print("A filled band is not zero: a recovered network is small to store, and fast only where it is zero.")
     return 0

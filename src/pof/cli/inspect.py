@@ -54,6 +54,11 @@ def run(options: argparse.Namespace) -> int:
         f"{pruned:,} of {file.elements:,} numbers can be pruned; values {head.values}, ranked {head.magnitudes}", end=""
     )
     print(f" by {head.scope}" if head.scope == "layer" else " over all layers")
+    left = [tensor.name for tensor in head.of_role("plain") if len(tensor.shape) > 1]
+    if left:
+        print(f"never pruned: {', '.join(left[:3])}{f' and {len(left) - 3} more' if len(left) > 3 else ''}")
+    if not options.partial:
+        print(f"BatchNorm statistics of {len(file.kept_statistics())} states")
     for name, value in file.metadata.items():
         print(f"{name}: {value}")
     return 0

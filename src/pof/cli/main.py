@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A model of the user's own may lie in the present folder, as it does for `python -m pof`.
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
     options = parser().parse_args(arguments)
     if options.verb is None:
         parser().print_help(sys.stderr)

@@ -9,6 +9,7 @@ example: pof pack model.safetensors model.pof --values fp16
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -43,11 +44,14 @@ def run(options: argparse.Namespace) -> int:
     if not options.target.endswith(".pof"):
         raise PofError(f"OUT {options.target!r} must end in .pof")
     try:
+        from pof.file import PofFile
         from pof.file.write import DEFAULT_STAGES, save_state_dict
         from pof.train.weights import facts_of, read_weights
     except ModuleNotFoundError as error:
         raise PofError(f"this needs {error.name}: pip install {error.name}") from None
     state = read_weights(options.source)
+    if options.source.endswith(".pof") and PofFile(options.source).kept_statistics():
+        print("pof: BatchNorm statistics that IN keeps are not taken over: pof.save(calibrate=...)", file=sys.stderr)
     facts = _run_facts(Path(options.source)) if Path(options.source).is_dir() else facts_of(options.source)
     scope = cast("Scope", options.scope or facts.get("scope", "layer"))
     magnitudes = cast("Magnitudes", options.magnitudes or facts.get("magnitudes", "raw"))
@@ -69,6 +73,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"{options.target}: {size:,} bytes, {size / max(dense, 1):.1%} of the {dense:,} bytes of its tensors")
         together = "each layer by itself" if scope == "layer" else "all layers together"
         print(f"ranked by {magnitudes} magnitudes, {together}")
+        kept = [tensor.name for tensor in PofFile(options.target).head.of_role("plain") if len(tensor.shape) > 1]
+        if kept:
+            print(f"never pruned: {', '.join(kept[:3])}{f' and {len(kept) - 3} more' if len(kept) > 3 else ''}")
     return 0
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pof.train.events import Show
     from pof.train.experiments import Experiment
 
-TABLES = ("instant", "fine_tuned", "every_size", "mobilenet_v2", "all")
+TABLES = ("instant", "fine_tuned", "every_size", "all")
 HELP = "make the tables of docs/results.md again"
 
 

@@ -8,8 +8,14 @@ example: pof sweep runs/digits-pof-0
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from pof.cli import trained
+from pof.errors import PofError
+
+if TYPE_CHECKING:
+    from pof.states import State
+    from pof.train.recipe import TableRecipe
 
 HELP = "test a trained network over sparsities and bands"
 
@@ -17,6 +23,8 @@ HELP = "test a trained network over sparsities and bands"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof sweep`."""
     trained.add_arguments(parser)
+    parser.add_argument("--sparsities", metavar="S", nargs="*", type=float, help="to test (those of the recipe)")
+    parser.add_argument("--bands", metavar="S1-S2", nargs="*", help="to test, such as 0.3-0.7 (those of the recipe)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -27,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from pof.report.accuracies import ESTIMATED, OF_THE_FILE, accuracy_table
     from pof.train.evaluate import sweep, sweep_file
 
-    states, rows = found.recipe.table.states(), []
+    states, rows = _states(options, found.recipe.table), list[dict[str, float | None]]()
     file = PofFile(options.source) if options.source.endswith(".pof") else None
     as_ranked = options.scope is None and options.magnitudes is None
     of_file = as_ranked and file is not None and bool(file.kept_statistics())
@@ -45,3 +53,19 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print(accuracy_table(rows, found.data.test_images, OF_THE_FILE if of_file else ESTIMATED))
     return 0
+
+
+def _states(options: argparse.Namespace, table: "TableRecipe") -> "tuple[State, ...]":
+    """The states that are asked for, or those of the recipe."""
+    if options.sparsities is None and options.bands is None:
+        return table.states()
+    from pof.train.recipe import TableRecipe
+
+    try:
+        bands = [tuple(float(end) for end in band.split("-")) for band in options.bands or ()]
+    except ValueError:
+        bands = [()]
+    if any(len(band) != 2 for band in bands):
+        raise PofError(f"--bands {' '.join(options.bands)} must be pairs, such as 0.3-0.7 0.5-0.9")
+    pairs = tuple((low, high) for low, high in bands)
+    return TableRecipe(sparsities=tuple(options.sparsities or ()), bands=pairs).states()

@@ -16,6 +16,7 @@ from pof.prunable import extent, identity, overlap
 
 PRUNABLE = (torch.float32, torch.float16, torch.bfloat16)
 EMBEDDING = "embed"
+COLOURS = 3
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def contents_of_state_dict(
     refuse_unmatched(include, "include", names)
     refuse_unmatched(exclude, "exclude", names)
     likely = [name for name, value in tensors.items() if _is_weight(name, value)]
-    first = next((name for name in likely if tensors[name].dim() > 2), None)
+    first = first_convolution({name: tensors[name] for name in likely})
     if not include:
         likely = [name for name in likely if name != first and EMBEDDING not in name.lower()]
     entries = [
@@ -74,6 +75,13 @@ def contents_of_state_dict(
     if not entries:
         raise PlanError("nothing to prune: no tensor called weight with two dimensions or more; name some with include")
     return Contents(tensors, aliases, tuple(entries), tuple(state))
+
+
+def first_convolution(weights: Mapping[str, Tensor]) -> str | None:
+    """The convolution of the images: the first; of sorted names, as safetensors has them, that of three channels."""
+    convolutions = [name for name, weight in weights.items() if weight.dim() > 2]
+    of_colours = [name for name in convolutions if weights[name].shape[1] == COLOURS]
+    return next(iter((list(weights) == sorted(weights) and of_colours) or convolutions), None)
 
 
 def _is_weight(name: str, value: Tensor) -> bool:

@@ -30,7 +30,7 @@ class Decoder:
     def __init__(self, head: Head) -> None:
         self.head = head
         self.plain: dict[str, Tensor] = {}
-        self.statistics: dict[State, statistics.Differences] = {}
+        self.statistics: dict[State, statistics.Steps] = {}
         self.norm_layers: list[statistics.Norm] = []
         self._pruned = head.of_role("pruned")
         self._flats = _empty(self._pruned, head.values)
@@ -53,7 +53,8 @@ class Decoder:
         else:
             self._read_values(streams, rest=kind == "rest")
         channels = sum(self.plain[name].numel() for norm in self.norm_layers for name in norm)
-        self.statistics |= statistics.decode(streams.next(), channels)
+        for state, steps in statistics.decode(streams.next(), channels).items():
+            self.statistics[state] = statistics.real(self.plain, steps, self.norm_layers)
         streams.end()
 
     def weights(self) -> dict[str, Tensor]:

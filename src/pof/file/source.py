@@ -55,17 +55,23 @@ class RemoteSource:
     def __init__(self, url: str) -> None:
         self.name = url
         self._system, self._path = _filesystem(url)
+        self._whole: bytes | None = None
+        """Everything, if the other side knows no ranges and sent it when a part was asked for."""
 
     def read(self, start: int, length: int) -> bytes:
         """Up to `length` bytes from `start` on: one request for just these."""
         if length == 0:
             return b""
+        if self._whole is not None:
+            return self._whole[start : start + length]
         try:
             data: bytes = self._system.cat_file(self._path, start=start, end=start + length)
         except Exception as error:  # each backend has errors of its own
             raise PofFileError(f"cannot read {self.name!r}: {type(error).__name__}: {error}") from None
-        # A server that knows no ranges sends everything.
-        return data[start : start + length] if len(data) > length else data
+        if len(data) > length:
+            self._whole = data
+            return data[start : start + length]
+        return data
 
     def size(self) -> int | None:
         """How many bytes there are, if the other side tells."""

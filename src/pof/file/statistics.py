@@ -17,7 +17,11 @@ EPSILON = 1e-5
 MEAN_STEPS, VARIANCE_STEPS = 64.0, 32.0
 """Steps of a standard deviation, and of a doubling of the variance."""
 
+QUIET = 2.0**-12
+"""The least variance, of the dense one, that means are stored as finely as it needs."""
+
 Differences = NDArray[np.int16]
+Steps = NDArray[np.float64]
 
 
 class Norm(NamedTuple):
@@ -38,27 +42,50 @@ def differences(dense: Mapping[str, Tensor], state: Mapping[str, Tensor], norms:
     """How the statistics of a state differ from the dense ones, in steps."""
     parts = []
     for mean, variance in norms:
-        mean0, variance0 = dense[mean].double(), dense[variance].double() + EPSILON
-        parts.append(MEAN_STEPS * (state[mean].double() - mean0) / variance0.sqrt())
-        parts.append(VARIANCE_STEPS * torch.log2((state[variance].double() + EPSILON) / variance0))
+        variance0 = dense[variance].double() + EPSILON
+        doublings = _steps(VARIANCE_STEPS * torch.log2((state[variance].double() + EPSILON) / variance0))
+        away = (state[mean].double() - dense[mean].double()) / variance0.sqrt()
+        parts += [_steps(MEAN_STEPS * away / _mean_scale(doublings / VARIANCE_STEPS)), doublings]
     found = torch.cat([part.reshape(-1) for part in parts]) if parts else torch.zeros(0)
-    return found.round().nan_to_num().clamp(-32768, 32767).to(torch.int16).numpy()
+    return found.to(torch.int16).numpy()
 
 
-def apply(dense: Mapping[str, Tensor], steps: NDArray[np.float64], norms: Sequence[Norm]) -> dict[str, Tensor]:
-    """The inverse of `differences`: the statistics by tensor name."""
+def _steps(values: Tensor) -> Tensor:
+    return values.round().nan_to_num().clamp(-32768, 32767)
+
+
+def _mean_scale(doublings: Tensor) -> Tensor:
+    """The unit of a mean's steps, in dense standard deviations: the state's own deviation, where that is smaller.
+
+    BatchNorm divides by that deviation: of a channel that pruning has silenced, a mean that is a little off would
+    come out as a loud one.
+    """
+    return (torch.exp2(doublings) + QUIET).clamp(max=1.0).sqrt()
+
+
+def real(dense: Mapping[str, Tensor], steps: Differences, norms: Sequence[Norm]) -> Steps:
+    """The differences that the steps of a state stand for: means in dense deviations, variances in doublings."""
+    found, position = [], 0
+    for mean, _ in norms:
+        size = dense[mean].numel()
+        parts = torch.from_numpy(steps[position : position + 2 * size].astype(np.float64)).reshape(2, size)
+        doublings = parts[1] / VARIANCE_STEPS
+        found += [parts[0] / MEAN_STEPS * _mean_scale(doublings), doublings]
+        position += 2 * size
+    return torch.cat(found).numpy() if found else np.zeros(0)
+
+
+def apply(dense: Mapping[str, Tensor], differences: Steps, norms: Sequence[Norm]) -> dict[str, Tensor]:
+    """The statistics by tensor name, from `real` differences."""
     found, position = {}, 0
     for mean, variance in norms:
-        for name in (mean, variance):
-            size = dense[name].numel()
-            part = torch.from_numpy(steps[position : position + size]).reshape(dense[name].shape)
-            position += size
-            variance0 = dense[variance].double() + EPSILON
-            if name == mean:
-                value = dense[mean].double() + part / MEAN_STEPS * variance0.sqrt()
-            else:
-                value = (variance0 * torch.exp2(part / VARIANCE_STEPS) - EPSILON).clamp(min=0)
-            found[name] = value.to(dense[name].dtype)
+        shape, size = dense[mean].shape, dense[mean].numel()
+        parts = torch.from_numpy(differences[position : position + 2 * size]).reshape(2, *shape)
+        position += 2 * size
+        variance0 = dense[variance].double() + EPSILON
+        found[mean] = (dense[mean].double() + parts[0] * variance0.sqrt()).to(dense[mean].dtype)
+        moved = (variance0 * torch.exp2(parts[1]) - EPSILON).clamp(min=0)
+        found[variance] = moved.to(dense[variance].dtype)
     return found
 
 
@@ -90,10 +117,7 @@ def decode(data: Bytes, channels: int) -> dict[State, Differences]:
     return found
 
 
-Steps = NDArray[np.float64]
-
-
-def between(known: Mapping[State, Differences], state: State) -> Steps | None:
+def between(known: Mapping[State, Steps], state: State) -> Steps | None:
     """The differences for `state`: its own, or those between its neighbours; None if there are none.
 
     Pruned states are a line over the sparsity. So are the bands from one ratio; between two such lines there is a band
@@ -102,7 +126,7 @@ def between(known: Mapping[State, Differences], state: State) -> Steps | None:
     if state == DENSE:
         return None
     if state in known:
-        return known[state].astype(np.float64)
+        return known[state]
     lines = _lines(known)
     if state.is_pruned:
         return _on_line(lines[None], state.sparsity) if len(lines[None]) > 1 else None
@@ -116,9 +140,9 @@ def between(known: Mapping[State, Differences], state: State) -> Steps | None:
     return _mixed(*ends, 0.0 if above == below else (state.recover_from - below) / (above - below))
 
 
-def _lines(known: Mapping[State, Differences]) -> dict[float | None, dict[float, Steps]]:
+def _lines(known: Mapping[State, Steps]) -> dict[float | None, dict[float, Steps]]:
     """The known differences by sparsity: of pruned states under None, and of bands under the ratio they begin at."""
-    pruned: dict[float, Steps] = {s.sparsity: steps.astype(np.float64) for s, steps in known.items() if s.is_pruned}
+    pruned: dict[float, Steps] = {s.sparsity: steps for s, steps in known.items() if s.is_pruned}
     if known:
         pruned[0.0] = np.zeros(len(next(iter(known.values()))))
     lines: dict[float | None, dict[float, Steps]] = {None: pruned}
@@ -126,7 +150,7 @@ def _lines(known: Mapping[State, Differences]) -> dict[float | None, dict[float,
         if not band.is_pruned:
             # A band without width is a pruned state.
             line = lines.setdefault(band.recover_from, {band.recover_from: _on_line(pruned, band.recover_from)})
-            line[band.sparsity] = steps.astype(np.float64)
+            line[band.sparsity] = steps
     return lines
 
 

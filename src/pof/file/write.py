@@ -70,7 +70,7 @@ def save(
     if calibrate is None and states is not None:
         raise PofError("states need data to estimate their statistics from: pass calibrate=batches too")
     if calibrate is not None:
-        wanted = default_states(writer.stages) if states is None else [_state(item) for item in states]
+        wanted = default_states(writer.stages) if states is None else _states(states)
         writer.calibrate(model, globs, calibrate, wanted)
     return writer.write(path, metadata or {})
 
@@ -101,5 +101,12 @@ def default_states(stages: Sequence[float]) -> list[State]:
     return [*(pruned_state(sparsity) for sparsity in pruned), *bands]
 
 
-def _state(item: float | tuple[float, float]) -> State:
-    return recovered_state(*item) if isinstance(item, tuple) else pruned_state(item)
+def _states(items: Iterable[float | tuple[float, float]]) -> list[State]:
+    pairs = [(item, item) if not isinstance(item, tuple) else item for item in items] if _is_list(items) else None
+    if pairs is None or any(len(pair) != 2 for pair in pairs):
+        raise PofError(f"states={items!r} must list sparsities and pairs (recover_from, sparsity): [0.8, (0.5, 0.9)]")
+    return [pruned_state(high) if low is high else recovered_state(low, high) for low, high in pairs]
+
+
+def _is_list(items: object) -> bool:
+    return isinstance(items, Iterable) and not isinstance(items, str)

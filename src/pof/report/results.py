@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pof.errors import PofError
+from pof.report.plots import Curve, can_plot, plot_accuracy
 
 BEGIN, END = "<!-- tables: python -m pof.report.results -->", "<!-- end of tables -->"
 SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9)
@@ -21,6 +22,23 @@ def main() -> None:
     page = Path("docs/results.md")
     page.write_text(with_tables(page.read_text(), read_records(Path("results/cifar10")), read_paper()))
     print(page)
+    if can_plot():
+        print(draw_sizes(Path("results"), Path("docs/images/cifar10.png")))
+
+
+def draw_sizes(results: Path, path: Path) -> Path:
+    """The picture of the README: two networks over all sizes, with the statistics that their files keep."""
+    curves = {}
+    for name, label, color in (("nested", "pof, method nested", "tab:blue"), ("plain", "plain network", "tab:orange")):
+        rows = json.loads((results / f"cifar10-resnet20-{name}.json").read_text())["rows"]
+        pruned = [(row["sparsity"], row["calibrated"] or row["accuracy"]) for row in rows if _is_pruned(row)]
+        curves[f"{label}, pruned"] = Curve(pruned, color)
+    title = "CIFAR-10 ResNet-20: one file, any size, no retraining"
+    return plot_accuracy(curves, title, path)
+
+
+def _is_pruned(row: Mapping[str, Any]) -> bool:
+    return bool(row["sparsity"] == row["recover_from"])
 
 
 def read_records(folder: Path) -> list[Record]:

@@ -16,7 +16,7 @@ from pof.runtime import by_torch
 from pof.runtime.geometry import lanes_for
 from pof.runtime.plan import Plan, Work
 from pof.runtime.program import Layer, Program
-from pof.runtime.steps import Unforeseen
+from pof.runtime.steps import UnforeseenError
 from pof.runtime.taken import Taken
 
 ROUNDS = 7
@@ -74,7 +74,7 @@ class Choice:
         if self.plan is not None:
             try:
                 values = self.plan.run(leaves, work(self.plan))
-            except Unforeseen:
+            except UnforeseenError:
                 values = None
         if values is None:
             values = plainly(self.program, self.taken, leaves, channels_last=self.channels_last)
@@ -111,7 +111,7 @@ def choose(
         faster = [name for name in candidates if times[name] <= passed.milliseconds[name]]
         plans = [whole] if len(faster) == len(candidates) else [whole, Plan(program, taken, shapes, faster, threads)]
         found = [(_milliseconds(partial(p.run, leaves, work(p))), p) for p in plans]
-    except Unforeseen:
+    except UnforeseenError:
         return only_torch, Times(_layer_times(only_torch, passed, {}), plain, plain)
     best, chosen = min(found, key=lambda pair: pair[0])
     if plain <= MARGIN * best:

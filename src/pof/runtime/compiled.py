@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from pof.checks import check_whole
 from pof.errors import PofError
 from pof.planning import unwrap
 from pof.runtime.capture import capture
@@ -29,11 +30,13 @@ class CompiledModel:
 
     def __init__(self, model: nn.Module, example: Tensor | Sequence[Any], threads: int | None = None) -> None:
         library()
+        if not isinstance(model, nn.Module):
+            raise PofError(f"model is a {type(model).__name__}: pass a torch.nn.Module; pof.load fills one from a file")
         self._model = unwrap(model)
         if any(module.training for module in self._model.modules()):
             raise PofError("the model is in training mode: call model.eval() first, BatchNorm and dropout change there")
         self._example = (example,) if isinstance(example, Tensor) else tuple(example)
-        self._threads = threads or torch.get_num_threads()
+        self._threads = torch.get_num_threads() if threads is None else check_whole(threads, "threads", "how many")
         self._lock = threading.Lock()
         self._local = threading.local()
         self._state = copied_state(self._model)
@@ -99,6 +102,9 @@ class CompiledModel:
         else:
             verdict = f"{times.plain / times.compiled:.2f}x as fast"
         return f"{text_table(header, rows)}\n{total}; {verdict}"
+
+    def __repr__(self) -> str:
+        return f"CompiledModel({type(self._model).__name__}, {self._threads} threads, {len(self._choices)} sizes ready)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be copied or pickled: memory addresses are in it."""

@@ -92,7 +92,7 @@ class Plan:
         """All values that torch can see, for these inputs; what is in buffers is overwritten by the next run.
 
         Raises:
-            Unforeseen: something has another size than the plan was made for.
+            UnforeseenError: something has another size than the plan was made for.
         """
         values = self.values(leaves)
         for call in work.calls:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from pof.errors import PofError
 from pof.runtime.geometry import Geometry, Phases
 from pof.runtime.kernels import CopyStruct, NativeCall, PoolStruct
 from pof.runtime.program import Layer, Operation, Ref
@@ -23,7 +24,7 @@ Weights = Mapping[str, tuple[Tensor, Tensor]]
 Bound = Callable[[Values], object]
 
 
-class Unforeseen(Exception):  # noqa: N818
+class UnforeseenError(PofError):
     """A value is not what the plan was made for, as its size depends on data: torch has to run the model."""
 
 
@@ -144,7 +145,7 @@ class SparseLinear:
     def _run(self, values: Values) -> None:
         rows, spec = values[self.layer.source].resolve_neg(), self.spec[self.layer.name]
         if rows.dtype is not torch.float32 or not rows.numel():
-            raise Unforeseen
+            raise UnforeseenError
         flat = rows.reshape(-1, rows.shape[-1])
         count = len(flat)
         source = Geometry(1, flat.shape[1], 1, count, 0, 0, count, 1)
@@ -237,7 +238,7 @@ class Show:
 def _images(value: Any, shape: tuple[int, ...], lanes: int) -> tuple[Tensor, tuple[int, ...]]:
     """Images that torch has made, and where they are: pointer and strides."""
     if not isinstance(value, Tensor) or value.dtype is not torch.float32 or tuple(value.shape) != shape:
-        raise Unforeseen
+        raise UnforeseenError
     images = value.resolve_neg()
     image, channel, row, column = images.stride()
     return images, (images.data_ptr(), image * lanes, image, channel, row, column)

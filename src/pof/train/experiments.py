@@ -7,7 +7,7 @@ from typing import Any
 from pof.checks import check_choice
 from pof.train.recipe import Recipe, recipe_from
 
-TABLES = ("instant", "fine_tuned", "every_size", "mobilenet_v2")
+TABLES = ("instant", "fine_tuned", "every_size")
 TRAIN_IMAGES = 50_000
 BASELINE = "weights/cifar10-resnet20-dense.pof"
 PAPER_BANDS = ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
