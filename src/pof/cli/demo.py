@@ -85,7 +85,7 @@ def _print_cifar10(result: "cifar10_demo.DemoResult") -> None:
     print("plain: trained without regard to pruning, pruned by magnitude")
     print("pof:   trained with the method nested; the file up to here, and no further")
     print("+band: what is pruned from 50 % on is filled with alpha*sign(w)")
-    print("speed: pof.compile against torch here, 16 images, one thread, nothing filled")
+    print("speed: pof.compile against torch (BatchNorm not folded), 16 images, one thread")
 
 
 def _digits(options: argparse.Namespace) -> int:
