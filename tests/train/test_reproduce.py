@@ -42,6 +42,15 @@ def test_every_experiment_can_run_when_its_turn_comes(budget: str) -> None:
         assert experiment.recipe.model.weights in ("", plan_of.BASELINE, f"runs/{experiment.after}")
         assert experiment.table in TABLES
         seen.add(experiment.name)
+    assert {f"nested-{budget}-1", f"cram-global-{budget}-1"} <= seen, "claims rest on two seeds"
+
+
+def test_the_time_of_a_run_counts_its_tests_and_its_network() -> None:
+    every = {experiment.name: experiment for experiment in experiments("quick")}
+    nested, mobilenet = every["nested-quick-0"], every["mobilenet-one_shot-0.7-quick-0"]
+    # 2 epochs of 2 passes; 6 states, 2 scopes, with and without new statistics, and the network as it is, forward only
+    assert nested.work == pytest.approx(4 * 50_000 + 25 * 10_000 / 3)
+    assert mobilenet.work == pytest.approx(4 * (2 * 50_000 + 10_000 / 3))
 
 
 def test_methods_at_a_sparsity_have_equal_passes() -> None:
@@ -50,9 +59,11 @@ def test_methods_at_a_sparsity_have_equal_passes() -> None:
         for experiment in every.values():
             if experiment.sparsity is None:
                 continue
-            before = every[experiment.after].images if experiment.after else 0
+            after = every.get(experiment.after)
+            before = 0 if after is None or after.name.startswith("mobilenet-dense") else after.images
             passes = (experiment.images + before) / plan_of.TRAIN_IMAGES
-            assert passes == 2 * BUDGETS[budget].penalty, experiment.name
+            plan = BUDGETS[budget]
+            assert passes == 2 * (plan.mobilenet if experiment.table == "mobilenet" else plan.penalty), experiment.name
 
 
 def test_runs_are_made_once_and_in_order(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pof.train.events import Show
     from pof.train.experiments import Experiment
 
-TABLES = ("instant", "fine_tuned", "every_size", "all")
+TABLES = ("every_size", "instant", "fine_tuned", "weights", "mobilenet", "all")
 HELP = "make the tables of docs/results.md again"
 
 

@@ -8,7 +8,7 @@ example: pof sweep runs/digits-pof-0
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pof.cli import trained
 from pof.errors import PofError
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from pof.report.accuracies import ESTIMATED, OF_THE_FILE, accuracy_table
     from pof.train.evaluate import sweep, sweep_file
 
-    states, rows = _states(options, found.recipe.table), list[dict[str, float | None]]()
+    states, rows = _states(options, found.recipe.table), list[dict[str, Any]]()
     file = PofFile(options.source) if options.source.endswith(".pof") else None
     as_ranked = options.scope is None and options.magnitudes is None
     of_file = as_ranked and file is not None and bool(file.kept_statistics())

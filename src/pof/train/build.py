@@ -15,7 +15,7 @@ from pof.errors import PofError
 from pof.methods import METHODS, Method, Span
 from pof.models import MODELS
 from pof.spherical import normalize_inputs
-from pof.states import Magnitudes
+from pof.states import Magnitudes, Scope
 from pof.train.recipe import DataRecipe, ModelRecipe, Recipe
 from pof.train.weights import load_weights
 
@@ -59,9 +59,9 @@ def build_method(recipe: Recipe, model: nn.Module, optimizer: Optimizer, span: S
     return method
 
 
-def build_elastic(recipe: Recipe, model: nn.Module) -> Elastic:
+def build_elastic(recipe: Recipe, model: nn.Module, scope: Scope = "layer") -> Elastic:
     """The trained model at any sparsity, ranked as it was trained."""
-    return Elastic(model, magnitudes=magnitudes_of(recipe))
+    return Elastic(model, magnitudes=magnitudes_of(recipe), scope=scope)
 
 
 def magnitudes_of(recipe: Recipe) -> Magnitudes:

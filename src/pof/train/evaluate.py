@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from pof.data.protocol import Dataset
 from pof.elastic import Elastic
 from pof.file import PofFile
-from pof.states import DENSE, State
+from pof.states import DENSE, Scope, State
 
 BATCH = 125
 """Larger batches are slower: their activations leave the cache, and each is fresh memory."""
@@ -29,11 +30,13 @@ class Accuracy:
     """The share of weights of the plan that are zero."""
     plain: float
     calibrated: float | None
+    scope: Scope = "layer"
 
-    def as_record(self) -> dict[str, float | None]:
+    def as_record(self) -> dict[str, Any]:
         """As plain data."""
         return {
             **self.state._asdict(),
+            "scope": self.scope,
             "zeros": self.zeros,
             "accuracy": self.plain,
             "calibrated": self.calibrated,
@@ -78,7 +81,7 @@ def sweep(
             if calibrate and state != DENSE:
                 elastic.calibrate(calibration_batches(data))
                 calibrated = accuracy(model, data)
-        yield Accuracy(state, zeros, plain, calibrated)
+        yield Accuracy(state, zeros, plain, calibrated, elastic.scope)
 
 
 def sweep_file(model: nn.Module, file: PofFile, data: Dataset, states: Iterable[State]) -> Iterator[Accuracy]:
@@ -94,7 +97,7 @@ def sweep_file(model: nn.Module, file: PofFile, data: Dataset, states: Iterable[
         if state != DENSE:
             model.load_state_dict(tensors)
             kept = accuracy(model, data)
-        yield Accuracy(state, zeros, plain, kept)
+        yield Accuracy(state, zeros, plain, kept, cast(Scope, file.head.scope))
     model.load_state_dict(dense)
 
 

@@ -7,13 +7,17 @@ from typing import Any
 from pof.checks import check_choice
 from pof.train.recipe import Recipe, recipe_from
 
-TABLES = ("instant", "fine_tuned", "every_size")
+TABLES = ("every_size", "instant", "fine_tuned", "weights", "mobilenet")
 TRAIN_IMAGES = 50_000
+TEST_IMAGES = 10_000
+COST = {"mobilenet_v2_cifar": 4.0}
+"""Of an image, against a ResNet-20."""
 BASELINE = "weights/cifar10-resnet20-dense.pof"
 PAPER_BANDS = ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
 PEER_BANDS = ((0.35, 0.8), (0.4, 0.7))
 """Beside DPF and DSR in the paper."""
 Table = dict[str, Any]
+NO_TABLE: Table = {"sparsities": [], "bands": []}
 
 
 @dataclass(frozen=True)
@@ -25,15 +29,22 @@ class Budget:
     scratch: int
     every_size: int
     """Of `nested` and `cram`, two passes a step."""
+    mobilenet: int
+    """As `penalty`, for the MobileNetV2, an epoch of which takes four times as long."""
     sparsities: tuple[float, ...]
     """Of the fine-tuned table."""
     seeds: tuple[int, ...]
+    headline_seeds: tuple[int, ...]
+    """Of the rows that claims rest on."""
 
 
 BUDGETS = {
-    "quick": Budget(penalty=2, scratch=8, every_size=2, sparsities=(0.8, 0.9), seeds=(0,)),
-    "full": Budget(penalty=10, scratch=36, every_size=10, sparsities=(0.6, 0.7, 0.8, 0.9), seeds=(0, 1)),
+    "quick": Budget(2, 8, 2, 1, sparsities=(0.8, 0.9), seeds=(0,), headline_seeds=(0, 1)),
+    "full": Budget(10, 36, 10, 5, sparsities=(0.6, 0.7, 0.8, 0.9), seeds=(0, 1), headline_seeds=(0, 1)),
 }
+HEADLINES = ("nested", "cram-layer", "cram-global", "tr0.9-0.7", "nested-half")
+HEADLINE_METHODS = ("gradual", "dpf", "nested-half-one_shot")
+"""Ours and the strongest of the others in the fine-tuned table, at each of its sparsities."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +70,32 @@ class Experiment:
         """How many images pass through the network, forward and backward."""
         return self.passes * self.recipe.run.epochs * TRAIN_IMAGES
 
+    @property
+    def work(self) -> float:
+        """What it costs, tests too, in images that pass through a ResNet-20 forward and backward."""
+        table = self.recipe.table
+        tests = 1 + len(table.states()) * len(table.scopes) * (2 if table.calibrate else 1)
+        return (self.images + tests * TEST_IMAGES / 3) * COST.get(self.recipe.model.name, 1.0)
+
 
 def experiments(budget: str, runs: str = "runs") -> tuple[Experiment, ...]:
     """All of a budget, in an order in which they can run; those that start from others do from folders in `runs`."""
     check_choice(budget, "budget", tuple(BUDGETS))
     plan, found = BUDGETS[budget], []
-    for seed in plan.seeds:
-        found += [*_every_size(plan, seed), *_instant(plan, seed), *_fine_tuned(plan, seed, budget, runs)]
+    for seed in sorted({*plan.seeds, *plan.headline_seeds}):
+        every = [
+            *_every_size(plan, seed),
+            *_instant(plan, seed),
+            *_fine_tuned(plan, seed, budget, runs),
+            *_weights(plan, seed, budget, runs),
+            *_mobilenet(plan, seed, budget, runs),
+        ]
+        found += [e for e in every if seed in plan.seeds or (seed in plan.headline_seeds and _is_headline(e))]
     return tuple(_named(experiment, budget) for experiment in found)
+
+
+def _is_headline(experiment: Experiment) -> bool:
+    return experiment.name in HEADLINES or experiment.name.rpartition("-")[0] in HEADLINE_METHODS
 
 
 def _named(experiment: Experiment, budget: str) -> Experiment:
@@ -81,7 +110,7 @@ def full_name(name: str, budget: str, seed: int) -> str:
 
 def _recipe(method: Table, epochs: int, seed: int, table: Table, **others: Any) -> Recipe:
     """The recipe that all of them share: only the method and the length differ."""
-    model = {"name": "resnet20", "weights": BASELINE}
+    model: Table = {"name": "resnet20", "weights": BASELINE}
     optimizer: Table = {"learning_rate": 0.05, "weight_decay": 5e-4, "nesterov": True}
     if others.pop("scratch", False):
         model["weights"] = ""
@@ -111,18 +140,17 @@ _TR: Mapping[str, tuple[float, float]] = {
 
 
 def _fine_tuned(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Experiment]:
-    none: Table = {"sparsities": [], "bands": []}
     labels = {"one_shot": "one-shot", "gradual": "gradual", "cyclical": "cyclical", "dpf": "DPF", "dsr": "DSR"}
     for sparsity in sorted(plan.sparsities, reverse=True):
         for method, label in labels.items():
             settings = {"name": method, "sparsity": sparsity} | ({"start": "magnitude"} if method == "dsr" else {})
-            recipe = _recipe(settings, 2 * plan.penalty, seed, none)
+            recipe = _recipe(settings, 2 * plan.penalty, seed, NO_TABLE)
             yield Experiment(f"{method}-{sparsity:g}", "fine_tuned", label, recipe, sparsity=sparsity)
         starts = {"tr0.95": "POF tr=0.95", "tr0.9": "POF tr=0.9", "tr0.7": "POF tr=0.7", "nested-half": "nested"}
         for start, label in starts.items():
             after = full_name(start, budget, seed)
             recipe = _recipe(
-                {"name": "one_shot", "sparsity": sparsity}, plan.penalty, seed, none, weights=f"{runs}/{after}"
+                {"name": "one_shot", "sparsity": sparsity}, plan.penalty, seed, NO_TABLE, weights=f"{runs}/{after}"
             )
             name = f"{start}-one_shot-{sparsity:g}"
             yield Experiment(name, "fine_tuned", label, recipe, after=after, sparsity=sparsity)
@@ -133,15 +161,49 @@ CRAM: Table = {"name": "cram", "low": 0.5, "high": 0.9}
 
 
 def _every_size(plan: Budget, seed: int) -> Iterator[Experiment]:
-    table = {"sparsities": [0.0, 0.5, 0.7, 0.8, 0.9], "bands": [[0.3, 0.7], [0.5, 0.9]]}
-    half: Table = {"sparsities": [0.8, 0.9], "bands": []}
+    table: Table = {"sparsities": [0.0, 0.5, 0.7, 0.8, 0.9], "bands": [[0.5, 0.9]], "scopes": ["layer", "global"]}
     yield Experiment("nested", "every_size", "nested", _recipe(NESTED, plan.every_size, seed, table), 2)
     for scope in ("layer", "global"):
         recipe = _recipe({**CRAM, "scope": scope}, plan.every_size, seed, table)
-        yield Experiment(f"cram-{scope}", "every_size", f"CrAM, {scope}", recipe, 2)
-    # As many passes as the methods of the fine-tuned table have; half of them, for those that are fine-tuned after it.
-    yield Experiment(
-        "nested-short", "fine_tuned", "nested, not fine-tuned", _recipe(NESTED, plan.penalty, seed, half), 2
-    )
-    yield Experiment("cram-short", "fine_tuned", "CrAM", _recipe(CRAM, plan.penalty, seed, half), 2)
-    yield Experiment("nested-half", "fine_tuned", "", _recipe(NESTED, max(1, plan.penalty // 2), seed, half), 2)
+        yield Experiment(f"cram-{scope}", "every_size", f"CrAM, trained {scope}", recipe, 2)
+    # Half of the passes that methods of the fine-tuned table have: the other half is fine-tuning.
+    yield Experiment("nested-half", "fine_tuned", "", _recipe(NESTED, max(1, plan.penalty // 2), seed, NO_TABLE), 2)
+
+
+def _weights(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Experiment]:
+    """For the figure of weight distributions: before and after fine-tuning at 60 %."""
+    if seed != plan.seeds[0]:
+        return
+    recipe = _recipe({"name": "pof", "tr": [0.5, 0.5]}, plan.penalty, seed, NO_TABLE)
+    yield Experiment("tr0.5", "weights", "tr=0.5", recipe)
+    # Those of the fine-tuned table are the same runs.
+    for tr in ("0", "0.5") if 0.6 in plan.sparsities else ("0", "0.9", "0.7", "0.5"):
+        after = full_name(f"tr{tr}", budget, seed)
+        recipe = _recipe(
+            {"name": "one_shot", "sparsity": 0.6}, plan.penalty, seed, NO_TABLE, weights=f"{runs}/{after}"
+        )
+        yield Experiment(f"tr{tr}-one_shot-0.6", "weights", f"tr={tr}", recipe, after=after, sparsity=0.6)
+
+
+def _mobilenet(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Experiment]:
+    """The paper's tables of MobileNetV2: it starts from a dense network that is trained here too."""
+    name = {"name": "mobilenet_v2_cifar"}
+    dense = full_name("mobilenet-dense", budget, seed)
+    recipe = _recipe({"name": "dense"}, plan.scratch, seed, NO_TABLE, scratch=True, **name)
+    yield Experiment("mobilenet-dense", "mobilenet", "", recipe)
+    table = {"sparsities": [0.0, 0.1, 0.2, 0.3, 0.4], "bands": [list(band) for band in PAPER_BANDS]}
+    trained: Table = {"0": {"name": "dense"}, "0.9-0.7": {"name": "pof", "tr": [0.9, 0.7]}}
+    for tr, method in trained.items():
+        recipe = _recipe(method, plan.mobilenet, seed, table, weights=f"{runs}/{dense}", **name)
+        yield Experiment(f"mobilenet-tr{tr}", "mobilenet", f"tr={tr.replace('-', '->')}", recipe, after=dense)
+    for sparsity in (0.7, 0.6, 0.5):
+        method = {"name": "one_shot", "sparsity": sparsity}
+        recipe = _recipe(method, 2 * plan.mobilenet, seed, NO_TABLE, weights=f"{runs}/{dense}", **name)
+        yield Experiment(
+            f"mobilenet-one_shot-{sparsity:g}", "mobilenet", "one-shot", recipe, after=dense, sparsity=sparsity
+        )
+        after = full_name("mobilenet-tr0.9-0.7", budget, seed)
+        recipe = _recipe(method, plan.mobilenet, seed, NO_TABLE, weights=f"{runs}/{after}", **name)
+        yield Experiment(
+            f"mobilenet-pof-{sparsity:g}", "mobilenet", "POF tr=0.9->0.7", recipe, after=after, sparsity=sparsity
+        )

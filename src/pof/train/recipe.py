@@ -19,7 +19,7 @@ else:
     import tomli as tomllib
 
 
-WITHOUT_EFFECT = ("name", "data.root", "data.workers", "run.evaluate_every", "run.checkpoint_steps")
+WITHOUT_EFFECT = ("name", "data.root", "data.workers", "run.evaluate_every", "run.checkpoint_steps", "table.scopes")
 """Keys that do not change what is trained: a run may go on with other values."""
 
 
@@ -115,9 +115,13 @@ class TableRecipe:
     """The paper's six and one more: from where, up to which sparsity alpha * sign(w) is filled in."""
     calibrate: bool = True
     """Whether each state is also tested with BatchNorm statistics re-estimated."""
+    scopes: tuple[str, ...] = ("layer",)
+    """"layer" prunes every layer alike, "global" ranks the weights of all of them together; both make two tables."""
 
     def __post_init__(self) -> None:
         self.states()
+        for scope in self.scopes:
+            check_choice(scope, "table.scopes", ("layer", "global"))
 
     def states(self) -> tuple[State, ...]:
         """All of them."""

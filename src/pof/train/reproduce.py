@@ -9,7 +9,7 @@ from typing import Any
 from pof.errors import PofError
 from pof.replacing import replacing
 from pof.train.events import Show
-from pof.train.experiments import Experiment
+from pof.train.experiments import COST, Experiment
 from pof.train.folder import is_free
 from pof.train.origin import RECORDS
 from pof.train.records import Records
@@ -45,13 +45,13 @@ def is_done(experiment: Experiment, places: Places) -> bool:
 def seconds_left(experiments: Sequence[Experiment], places: Places) -> dict[str, float]:
     """How long each that is not done will take, by how fast runs here were, or a guess."""
     speeds = [
-        line["images_per_second"] * experiment.passes
+        line["images_per_second"] * experiment.passes * COST.get(experiment.recipe.model.name, 1.0)
         for experiment in experiments
         for line in Records(places.runs / experiment.name / RECORDS).read()
         if line["kind"] == "epoch"
     ]
     speed = sorted(speeds)[len(speeds) // 2] if speeds else ASSUMED
-    return {e.name: e.images / speed for e in experiments if not is_done(e, places)}
+    return {e.name: e.work / speed for e in experiments if not is_done(e, places)}
 
 
 def reproduce(

@@ -4,13 +4,14 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 
 import pof
 from pof.errors import PofError
+from pof.states import Scope
 from pof.train.build import (
     build_data,
     build_elastic,
@@ -49,7 +50,7 @@ class Outcome:
     test_images: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     """The last ones of the method."""
-    table: list[dict[str, float | None]] = field(default_factory=list)
+    table: list[dict[str, Any]] = field(default_factory=list)
     """A row a state: see `pof.train.evaluate.Accuracy`."""
 
 
@@ -147,16 +148,18 @@ class _Run:
         self._record("final", **final)
         return Outcome(finished=True, already=False, **final)
 
-    def _test(self, show: Show) -> list[dict[str, float | None]]:
+    def _test(self, show: Show) -> list[dict[str, Any]]:
         """Test the network in all states of the recipe's table; every rank does, so that none waits too long."""
-        try:
-            elastic = build_elastic(self._recipe, self._model)
-        except PofError:
-            return []  # a network of which nothing can be pruned, trained plainly
-        states, rows = self._recipe.table.states(), []
-        for found in sweep(self._model, elastic, self._data, states, calibrate=self._recipe.table.calibrate):
-            rows.append(found.as_record())
-            show(Tested(str(found.state), len(rows), len(states)))
+        table, rows = self._recipe.table, []
+        states = table.states()
+        for scope in cast(tuple[Scope, ...], table.scopes):
+            try:
+                elastic = build_elastic(self._recipe, self._model, scope)
+            except PofError:
+                return []  # a network of which nothing can be pruned, trained plainly
+            for found in sweep(self._model, elastic, self._data, states, calibrate=table.calibrate):
+                rows.append(found.as_record())
+                show(Tested(str(found.state), len(rows), len(states) * len(table.scopes)))
         return rows
 
     def _save(self, step: int) -> None:
