@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Show the plan, and run it."""
     try:
         from pof.train.experiments import experiments
+        from pof.train.heap import keep_freed_memory
         from pof.train.reproduce import Places, reproduce, seconds_left
     except ModuleNotFoundError as error:
         raise PofError(f"training needs {error.name}: pip install {error.name}") from None
@@ -55,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
     if options.plan:
         return 0
     from pof.cli.train import Display
+
+    keep_freed_memory()
 
     def began(experiment: "Experiment") -> "Show":
         print(f"{experiment.name} ({experiment.label or 'for others to start from'})")

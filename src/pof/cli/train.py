@@ -39,10 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, show how it goes, and print how it ended."""
     try:
+        from pof.train.heap import keep_freed_memory
         from pof.train.recipe import read_recipe
         from pof.train.run import run_recipe
     except ModuleNotFoundError as error:
         raise PofError(f"training needs {error.name}: pip install {error.name}") from None
+    keep_freed_memory()
     changes = list(options.set)
     # As JSON strings, which are TOML's too: a file may be called 123.
     changes += [f"model.name={json.dumps(options.model)}"] if options.model else []

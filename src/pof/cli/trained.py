@@ -24,9 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def load(options: argparse.Namespace) -> "Trained":
     """The network that the options name."""
     try:
+        from pof.train.heap import keep_freed_memory
         from pof.train.trained import load_trained
     except ModuleNotFoundError as error:
         raise PofError(f"this needs {error.name}: pip install {error.name}") from None
+    keep_freed_memory()
     return load_trained(
         options.source, model=options.model, data=options.data, scope=options.scope, magnitudes=options.magnitudes
     )

@@ -179,9 +179,7 @@ def _weights(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Experi
     # Those of the fine-tuned table are the same runs.
     for tr in ("0", "0.5") if 0.6 in plan.sparsities else ("0", "0.9", "0.7", "0.5"):
         after = full_name(f"tr{tr}", budget, seed)
-        recipe = _recipe(
-            {"name": "one_shot", "sparsity": 0.6}, plan.penalty, seed, NO_TABLE, weights=f"{runs}/{after}"
-        )
+        recipe = _recipe({"name": "one_shot", "sparsity": 0.6}, plan.penalty, seed, NO_TABLE, weights=f"{runs}/{after}")
         yield Experiment(f"tr{tr}-one_shot-0.6", "weights", f"tr={tr}", recipe, after=after, sparsity=0.6)
 
 
