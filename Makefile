@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test check format sanitize bench clean
+.PHONY: help setup demo browser docs test check format sanitize bench dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,10 +26,13 @@ browser: ## Chromium, for the tests of the report page: installed where that is 
 		command -v chromium chromedriver >/dev/null 2>&1 || echo "no Chromium: the tests of the report page are skipped; install chromium and chromium-driver"; \
 	fi
 
+docs: setup ## the documentation site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 test: setup browser ## all tests, with coverage
 	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report term
 
-check: setup ## what CI runs: format, lint, types, tests
+check: setup docs ## what CI runs: site, format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -70,6 +70,19 @@ def test_zeros_stay_zero_and_what_is_kept_trains(name: str) -> None:
     assert not torch.equal(model[0].weight, before["0.weight"]), "what is not in the plan trains too"
 
 
+def test_a_hook_of_the_optimizer_that_writes_a_checkpoint_sees_the_zeros() -> None:
+    """Also one that was there first: hooks run in the order in which they came."""
+    model = small_model()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    written: list[float] = []
+    elastic = pof.Elastic(model)
+    optimizer.register_step_post_hook(lambda *_: written.append(elastic.sparsity))
+    elastic.prune(0.7)
+    elastic.hold(optimizer)
+    train(model, optimizer, 4)
+    assert written == pytest.approx([0.7] * 4, abs=0.01)
+
+
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_without_it_momentum_revives_pruned_weights(name: str) -> None:
     """What `hold` is there for: masked gradients are not enough."""

@@ -22,7 +22,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scratch": set(),
     "eager": set(),
     "native": set(),
-    "replacing": {"errors"},
+    "urls": {"errors"},
+    "replacing": {"errors", "urls"},
+    "tensor_files": {"errors", "replacing", "urls"},
+    "graphs": {"errors"},
     # The maths: tensors in, tensors out.
     "magnitude": {"errors", "scratch"},
     "ladder": {"magnitude"},
@@ -50,7 +53,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "on_sphere": {"magnitude", "planning", "recovery", "rows"},
     "weight_states": {"errors", "ladder", "magnitude", "on_sphere", "planning", "recovery", "rows", "states", "watch"},
     "model_states": {"calibrate", "eager", "errors", "planning", "prunable", "states", "weight_states"},
-    "elastic": {"calibrate", "checks", "globs", "hold", "model_states", "planning", "states", "table"},
+    "sensitivity": {"errors", "table"},
+    "choosing": {FRONT_DOOR, "errors", "states", "table"},
+    "elastic": {
+        "calibrate",
+        "checks",
+        "choosing",
+        "errors",
+        "globs",
+        "hold",
+        "model_states",
+        "planning",
+        "sensitivity",
+        "states",
+        "table",
+    },
     "pruned_pass": {"checks", "errors", "model_states", "planning", "states"},
     # One file that holds every state.
     "file": {
@@ -70,10 +87,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rows",
         "states",
         "table",
+        "urls",
         "weight_states",
     },
     # Faster on a CPU.
-    "runtime": {"checks", "errors", "memory", "native", "planning", "table"},
+    "runtime": {"checks", "errors", "graphs", "memory", "native", "planning", "table"},
+    # Files for other tools.
+    "exporting": {"errors", "graphs", "planning", "replacing", "tensor_files", "urls"},
     # The training methods, behind one protocol.
     "methods": {
         "calibrate",
@@ -90,7 +110,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Networks, datasets, and reports: a report reads records, never a model.
     "models": {"errors"},
     "data": {"checks", "errors"},
-    "report": {"errors", "replacing", "table"},
+    "report": {"errors", "replacing", "table", "urls"},
     # What there is to show of a network.
     "portrait": {"elastic", "file", "planning", "rows", "runtime", "states"},
     # Join all of it.
@@ -100,6 +120,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": {
         FRONT_DOOR,
         "checks",
+        "choosing",
         "data",
         "elastic",
         "errors",
@@ -111,6 +132,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "replacing",
         "spherical",
         "states",
+        "tensor_files",
+        "urls",
     },
 }
 """The front door `pof/__init__.py` imports nothing until a name is used."""

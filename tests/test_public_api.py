@@ -41,6 +41,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "attach",
         "compile",
+        "export",
         "load",
         "models",
         "normalize_inputs",

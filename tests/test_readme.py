@@ -30,15 +30,23 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("name", ["training", "file", "runtime"])
+@pytest.mark.parametrize("name", ["training", "file", "runtime", "index", "quickstart", "guide"])
 def test_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = README.parent / "docs" / f"{name}.md"
     (tmp_path / "recipes").symlink_to(README.parent / "recipes")
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     names: dict[str, object] = {}
-    exec(compile(block, str(page), "exec"), names)
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)
+    assert names
     assert name != "training" or names["outcome"].finished
+
+
+def test_the_tests_that_the_faq_names_exist() -> None:
+    sources = "\n".join(file.read_text() for file in Path(__file__).parent.rglob("test_*.py"))
+    named = re.findall(r"::(test_\w+)", (README.parent / "docs" / "faq.md").read_text())
+    assert len(named) > 20
+    assert [name for name in named if f"def {name}(" not in sources] == []
 
 
 def test_figures_are_those_of_the_records() -> None:

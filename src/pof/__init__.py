@@ -22,6 +22,7 @@ _HOMES = {
     "WeightsChangedError": "pof.errors",
     "attach": "pof.on_the_fly",
     "compile": "pof.runtime",
+    "export": "pof.exporting",
     "load": "pof.file",
     "normalize_inputs": "pof.spherical",
     "open": "pof.file",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pof.errors import PofError as PofError
     from pof.errors import PofFileError as PofFileError
     from pof.errors import WeightsChangedError as WeightsChangedError
+    from pof.exporting import export as export
     from pof.file import PofFile as PofFile
     from pof.file import load as load
     from pof.file import open as open

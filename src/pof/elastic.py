@@ -1,8 +1,9 @@
 """A live model at any sparsity: pruned, recovered and dense again, in place, without a wrapper."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import escape
 from typing import Any
 
 import torch
@@ -12,10 +13,13 @@ from torch.utils.hooks import RemovableHandle
 
 from pof.calibrate import estimate_statistics
 from pof.checks import check_choice
+from pof.choosing import Choice, Limits, LiveMeasures, Values, candidates, choose_state
+from pof.errors import PofError
 from pof.globs import as_globs
 from pof.hold import hold_zeros
 from pof.model_states import ModelStates
 from pof.planning import Plan, plan, unwrap
+from pof.sensitivity import SPARSITIES, Row, Sensitivity
 from pof.states import DENSE, Magnitudes, Scope, State, pruned_state, recovered_state
 from pof.table import text_table
 
@@ -169,6 +173,85 @@ class Elastic:
         """
         self._states.check()
         return estimate_statistics(self._model, batches)
+
+    def choose(
+        self,
+        evaluate: Callable[[nn.Module], float] | None = None,
+        *,
+        at_least: float | None = None,
+        max_bytes: float | None = None,
+        max_ms: float | None = None,
+        recover_from: float | None = None,
+        calibrate: Iterable[Any] | None = None,
+        values: Values = "exact",
+        example: Any = None,
+    ) -> Choice:
+        """Put the model into the state that fits, found by bisection over sparsities in hundredths.
+
+        With `at_least` that is the sparsest whose score holds; else the densest that is small or fast enough.
+
+        Args:
+            evaluate: gives the score of the model as it is: the higher, the better, such as the accuracy.
+            at_least: the score to hold.
+            max_bytes: of a `.pof` file that goes as far as the state, with `values`.
+            max_ms: of a call of the model after `pof.compile`, for inputs `example`.
+            recover_from: choose among states whose band from here on is filled, instead of pruned ones.
+            calibrate: batches as in `calibrate`: the BatchNorm statistics of each state are re-estimated before it is
+                scored.
+            values: as in `pof.save`.
+            example: inputs as in `pof.compile`.
+
+        Raises:
+            PofError: no state holds; the model is in its former state then.
+
+        Example:
+            >>> model = torch.nn.Linear(10, 10)
+            >>> elastic = Elastic(model)
+            >>> choice = elastic.choose(lambda model: float((model.weight != 0).float().mean()), at_least=0.375)
+            >>> choice.state.sparsity, len(choice.tried)
+            (0.62, 7)
+        """
+        limits = Limits(at_least, max_bytes, max_ms)
+        if max_ms is not None and example is None:
+            raise PofError("max_ms needs inputs to time the model with: pass example=")
+        batches = None if calibrate is None else list(calibrate)
+        saving = {"values": values, "scope": self.scope, "magnitudes": self.magnitudes, "sparsities": self._sparsities}
+
+        def prepare() -> None:
+            if batches is not None:
+                self.calibrate(batches)
+
+        measures = LiveMeasures(self._model, self.at, evaluate, prepare, {**saving, **self._globs}, example)
+        with self.at(0.0):
+            found = choose_state(candidates(recover_from), measures, limits)
+        self._states.go(found.state)
+        return found
+
+    def sensitivity(
+        self, evaluate: Callable[[nn.Module], float], sparsities: Sequence[float] = SPARSITIES
+    ) -> Sensitivity:
+        """How the score falls when one weight tensor alone is pruned: a row each; the model stays as it is.
+
+        `sensitivity(...).allocate(0.8)` gives sparsities for `Elastic(model, sparsities=...)` that cost the least.
+
+        Args:
+            evaluate: gives the score of the model as it is: the higher, the better. A loss with a minus sign tells more
+                of small differences than an accuracy.
+            sparsities: those that each weight tensor is tried at.
+        """
+        with self.at(0.0):
+            dense = float(evaluate(self._model))
+            rows = [self._alone(entry.name, evaluate, sparsities) for entry in self.plan]
+        counts = {entry.name: entry.weights for entry in self.plan}
+        return Sensitivity(dense, tuple(sparsities), tuple(rows), counts)
+
+    def _alone(self, name: str, evaluate: Callable[[nn.Module], float], sparsities: Sequence[float]) -> Row:
+        one = Elastic(self._model, magnitudes=self.magnitudes, include=(escape(name),))
+        scores = []
+        for sparsity in sparsities:
+            with one.at(sparsity):
+                scores.append(float(evaluate(self._model)))
+        return Row(name, tuple(scores))
 
     def refresh(self) -> None:
         """Take the weights and statistics that the model has now as the dense ones, and forget everything else."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
+from torch.optim.swa_utils import AveragedModel
 
 from pof.errors import PlanError
 from pof.globs import as_globs, matches, refuse_unmatched
@@ -27,6 +28,7 @@ EMPTY = "it has no elements"
 EMBEDDED = "it is tied to an embedding: untie it to prune it"
 SILENT = (FIRST, EXCLUDED, EMPTY)
 """Reasons to leave a weight out that need no warning; all others were not asked for."""
+RECURRENT = "recurrent layers are not pruned"
 ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -38,7 +40,7 @@ class Entry:
     kind: str
     shape: tuple[int, ...]
     groups: int | None = None
-    """The groups of a transposed convolution, whose output units lie in dimension 1; None for everything else."""
+    """The groups of a layer whose output units lie in dimension 1, such as a transposed convolution; else None."""
     sparsity: float | None = None
     """Fixed for this weight whenever the model is not dense; None follows what is asked for."""
     tied: tuple[str, ...] = ()
@@ -106,7 +108,7 @@ def plan(
     """Which weights of `model` are pruned.
 
     Args:
-        model: any module, also inside DistributedDataParallel or torch.compile's wrapper.
+        model: any module, also inside DistributedDataParallel, an AveragedModel or torch.compile's wrapper.
         include: globs on module or weight names; when given, only what matches takes part (the first convolution too).
         exclude: globs on module or weight names that take no part.
         sparsities: fixed sparsities by glob, such as `{"fc": 0.5}`; the last glob that matches counts.
@@ -155,9 +157,9 @@ def _wanted(names: Iterable[str], include: tuple[str, ...], exclude: tuple[str, 
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside DistributedDataParallel or the wrapper of torch.compile."""
+    """The user's own module inside DistributedDataParallel, an average of weights, or the wrapper of torch.compile."""
     while True:
-        if isinstance(model, DistributedDataParallel):
+        if isinstance(model, (DistributedDataParallel, nn.DataParallel, AveragedModel)):
             model = model.module
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
@@ -175,6 +177,8 @@ def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, s
     for path, module in model.named_modules(remove_duplicate=False):
         if type(module).__module__.startswith("torch.ao.nn.") and callable(getattr(module, "weight", None)):
             left_out.append((f"{path}.weight", "it is quantised: prune before quantising"))
+        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+            left_out += [(f"{path}.{own}".lstrip("."), RECURRENT) for own in module._parameters if "weight" in own]
         for attribute in _weight_names(module):
             name = f"{path}.{attribute}" if path else attribute
             weight = module._parameters.get(attribute)
@@ -194,16 +198,23 @@ def _find(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[tuple[str, s
 
 
 def _weight_names(module: nn.Module) -> tuple[str, ...]:
-    if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
+    if isinstance(module, (*CONVOLUTIONS, nn.Linear)) or _is_transposed_linear(module):
         return ("weight",)
     if isinstance(module, nn.MultiheadAttention):
         return tuple(name for name in ATTENTION_WEIGHTS if getattr(module, name) is not None)
     return ()
 
 
+def _is_transposed_linear(module: nn.Module) -> bool:
+    """Whether it is the Conv1D of GPT-2 and the like in transformers: a linear layer that keeps its weight in x out."""
+    return any(
+        kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils" for kind in type(module).__mro__
+    )
+
+
 def _entry(name: str, module: nn.Module, weight: nn.Parameter) -> Entry:
     shape = () if isinstance(weight, UninitializedParameter) else tuple(weight.shape)
-    groups = module.groups if isinstance(module, TRANSPOSED) else None
+    groups = module.groups if isinstance(module, TRANSPOSED) else 1 if _is_transposed_linear(module) else None
     return Entry(name, type(module).__name__, shape, groups)
 
 

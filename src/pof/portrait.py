@@ -26,7 +26,7 @@ ALL = "all layers, ranked together"
 Facts = dict[str, Any]
 
 
-def described(model: nn.Module, magnitudes: Magnitudes, file: Path | None = None) -> Facts:
+def described(model: nn.Module, magnitudes: Magnitudes, file: str | Path | None = None) -> Facts:
     """The weights of a model, and the stages of its file (of the file that it would have, if there is none)."""
     chosen = plan(model)
     weights = chosen.parameters(model)

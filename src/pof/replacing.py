@@ -1,24 +1,44 @@
 """Files that are written whole or not at all."""
 
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pof.errors import PofError
+from pof.urls import is_remote, local, send, suffix_of
+
+
+def check_target(path: str | Path, endings: tuple[str, ...]) -> str | Path:
+    """Refuse a path that nothing can be written to, or of another ending, before any work is done for it."""
+    if suffix_of(path) not in endings:
+        raise PofError(f"cannot write {str(path)!r}: its name must end in {' or '.join(endings)}")
+    if is_remote(path):
+        return path
+    target = Path(local(path))
+    if target.is_dir() or not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        raise PofError(f"cannot write {str(path)!r}: name a file in a folder that exists and can be written to")
+    return target
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to; at the end of the block it becomes `path`, safely on disk.
 
-    If the block fails, `path` stays as it was and the temporary file goes.
+    If the block fails, `path` stays as it was and the temporary file goes. A URL is written to when the block ends.
 
     Raises:
         PofError: the block or the renaming raised an OSError: a full disk, a folder that cannot be written.
     """
-    target = Path(path)
+    if is_remote(path):
+        with tempfile.TemporaryDirectory() as folder:
+            temporary = Path(folder) / f"file{suffix_of(path)}"
+            yield temporary
+            send(temporary, str(path))
+        return
+    target = Path(local(path))
     if not target.name:
         raise PofError(f"cannot write {str(path)!r}: name a file")
     # Another one for each writer: of threads, and of machines that share the folder.

@@ -47,9 +47,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cifar10(options: argparse.Namespace) -> int:
-    from pof.report.page import check_page_path, write_page
+    from pof.replacing import check_target
+    from pof.report.page import ENDINGS, write_page
 
-    page = check_page_path(options.page or PAGE)
+    page = check_target(options.page or PAGE, ENDINGS)
     if not options.json:
         print("Loading torch ...", file=sys.stderr)
     from pof.cifar10_demo import run_demo
@@ -89,9 +90,10 @@ def _print_cifar10(result: "cifar10_demo.DemoResult") -> None:
 
 
 def _digits(options: argparse.Namespace) -> int:
-    from pof.report.plots import can_plot, check_plot_path
+    from pof.replacing import check_target
+    from pof.report.plots import SUFFIXES, can_plot
 
-    plot = check_plot_path(options.plot or PLOT)
+    plot = check_target(options.plot or PLOT, SUFFIXES)
     if options.json:
         from pof.digits_demo import run_demo
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pof
+from pof.cli import choose, demo, evaluate, export, inspect, pack, report, reproduce, sweep, train, unpack
 from pof.cli import compile as compile_
-from pof.cli import demo, evaluate, inspect, pack, report, reproduce, sweep, train, unpack
 from pof.errors import PofError
 
 VERBS = {
@@ -16,10 +16,12 @@ VERBS = {
     "train": train,
     "eval": evaluate,
     "sweep": sweep,
+    "choose": choose,
     "pack": pack,
     "unpack": unpack,
     "inspect": inspect,
     "compile": compile_,
+    "export": export,
     "report": report,
     "reproduce": reproduce,
 }

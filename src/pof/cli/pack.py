@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pof.errors import PofError
+from pof.replacing import check_target
+from pof.urls import suffix_of
 
 if TYPE_CHECKING:
     from pof.states import Magnitudes, Scope
@@ -41,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Pack, and say how small it became."""
     stages = parse_stages(options.stages)
-    if not options.target.endswith(".pof"):
-        raise PofError(f"OUT {options.target!r} must end in .pof")
+    check_target(options.target, (".pof",))
     try:
         from pof.file import PofFile
         from pof.file.write import DEFAULT_STAGES, save_state_dict
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise PofError(f"this needs {error.name}: pip install {error.name}") from None
     state = read_weights(options.source)
-    if options.source.endswith(".pof") and PofFile(options.source).kept_statistics():
+    if suffix_of(options.source) == ".pof" and PofFile(options.source).kept_statistics():
         print("pof: BatchNorm statistics that IN keeps are not taken over: pof.save(calibrate=...)", file=sys.stderr)
     facts = _run_facts(Path(options.source)) if Path(options.source).is_dir() else facts_of(options.source)
     scope = cast("Scope", options.scope or facts.get("scope", "layer"))

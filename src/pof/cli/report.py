@@ -31,9 +31,10 @@ def run(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise PofError(f"this needs {error.name}: pip install {error.name}") from None
     from pof.native import core
-    from pof.report.page import check_page_path, write_page
+    from pof.replacing import check_target
+    from pof.report.page import ENDINGS, write_page
 
-    out = check_page_path(options.out)
+    out = check_target(options.out, ENDINGS)
     speed = not options.no_speed and core() is not None
     runs = [portrait_of(source, model=options.model, speed=speed) for source in options.sources]
     if options.json:

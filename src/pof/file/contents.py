@@ -118,7 +118,8 @@ def _without_aliases(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
 def _refuse_unstorable(name: str, value: Tensor) -> None:
     if value.dtype not in PRUNABLE:
         raise PofError(
-            f"weight {name!r} is {value.dtype}: a .pof file prunes float32, float16 and bfloat16; exclude it"
+            f"weight {name!r} is {value.dtype}: a .pof file prunes float32, float16 and bfloat16: call model.float(), "
+            "or exclude it"
         )
 
 

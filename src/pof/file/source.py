@@ -1,12 +1,12 @@
 """Where a file's bytes come from: a local file, or anything that fsspec knows (http, s3, ...), read by ranges."""
 
-import re
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from pof.errors import PofError, PofFileError
+from pof.errors import PofFileError
 from pof.memory import fresh
 from pof.replacing import replacing
+from pof.urls import filesystem, is_remote, local
 
 
 class Source(Protocol):
@@ -54,7 +54,7 @@ class RemoteSource:
 
     def __init__(self, url: str) -> None:
         self.name = url
-        self._system, self._path = _filesystem(url)
+        self._system, self._path = filesystem(url)
         self._whole: bytes | None = None
         """Everything, if the other side knows no ranges and sent it when a part was asked for."""
 
@@ -87,34 +87,7 @@ def open_source(path: str | Path) -> Source:
     return RemoteSource(str(path)) if is_remote(path) else LocalSource(local(path))
 
 
-def is_remote(path: str | Path) -> bool:
-    """Whether `path` is a URL."""
-    return isinstance(path, str) and re.match(r"(?!file://)[a-z0-9+]{2,}(::|://)", path) is not None
-
-
-def local(path: str | Path) -> str | Path:
-    """A path without file://, which is written and read like any other."""
-    return path.removeprefix("file://") if isinstance(path, str) else path
-
-
 def write_bytes(path: str | Path, data: list[bytes]) -> None:
     """Write a file, whole or not at all."""
-    if is_remote(path):
-        system, inner = _filesystem(str(path))
-        try:
-            system.pipe_file(inner, b"".join(data))
-        except Exception as error:  # each backend has errors of its own
-            raise PofError(f"cannot write {str(path)!r}: {type(error).__name__}: {error}") from None
-        return
-    with replacing(local(path)) as temporary, temporary.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         file.writelines(data)
-
-
-def _filesystem(url: str) -> tuple[Any, str]:
-    import fsspec
-
-    try:
-        system, path = fsspec.core.url_to_fs(url)
-    except Exception as error:  # each backend has errors of its own
-        raise PofError(f"cannot open {url!r}: {type(error).__name__}: {error}") from None
-    return system, path

@@ -1,11 +1,12 @@
 """Plots of accuracy over sparsity. matplotlib is an extra: it is imported when a plot is drawn."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pof.errors import PofError
+from pof.replacing import check_target, replacing
+from pof.urls import suffix_of
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -28,19 +29,9 @@ def can_plot() -> bool:
     return True
 
 
-def check_plot_path(path: str | Path) -> Path:
-    """Refuse a path that a plot cannot be written to, before any work is done for it."""
-    target = Path(path)
-    if target.suffix not in SUFFIXES:
-        raise PofError(f"cannot draw to {str(path)!r}: its name must end in {', '.join(SUFFIXES)}")
-    if target.is_dir() or not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
-        raise PofError(f"cannot write {str(path)!r}: name a file in a folder that exists and can be written to")
-    return target
-
-
-def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path) -> Path:
+def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path) -> str | Path:
     """Draw accuracy over sparsity to `path` (PNG, SVG or PDF by its ending)."""
-    target = check_plot_path(path)
+    target = check_target(path, SUFFIXES)
     if not can_plot():
         raise PofError("plots need matplotlib: pip install matplotlib")
     from matplotlib.figure import Figure
@@ -59,8 +50,6 @@ def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path) -> 
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="lower left", frameon=False)
-    try:
-        figure.savefig(target, dpi=150)
-    except OSError as error:
-        raise PofError(f"cannot write {str(target)!r}: {error.strerror or error}") from None
+    with replacing(target) as temporary:
+        figure.savefig(temporary, dpi=150, format=suffix_of(target)[1:])
     return target

@@ -26,7 +26,7 @@ def main() -> None:
         print(draw_sizes(Path("results"), Path("docs/images/cifar10.png")))
 
 
-def draw_sizes(results: Path, path: Path) -> Path:
+def draw_sizes(results: Path, path: Path) -> str | Path:
     """The picture of the README: two networks over all sizes, with the statistics that their files keep."""
     curves = {}
     for name, label, color in (("nested", "pof, method nested", "tab:blue"), ("plain", "plain network", "tab:orange")):

@@ -1,6 +1,6 @@
 """The runtime: unstructured sparsity that runs faster on a CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +11,9 @@ from pof.runtime.compiled import CompiledModel
 __all__ = ["CompiledModel", "LayerTime", "compile"]
 
 
-def compile(model: nn.Module, example: Tensor | Sequence[Any], *, threads: int | None = None) -> CompiledModel:
+def compile(
+    model: nn.Module, example: Tensor | Sequence[Any] | Mapping[str, Any], *, threads: int | None = None
+) -> CompiledModel:
     """Compile `model`, at its present sparsity, to run faster on this CPU, with the same outputs.
 
     The model is exported (`torch.export`); BatchNorm, additions and ReLUs join the convolutions before them; each layer
@@ -20,7 +22,8 @@ def compile(model: nn.Module, example: Tensor | Sequence[Any], *, threads: int |
 
     Args:
         model: in evaluation mode, on the CPU, in float32.
-        example: an input, or a tuple of inputs. Other sizes of batch work too, and are timed when they first come.
+        example: an input, a tuple of inputs, or a dict of inputs by name. Other sizes of batch work too, and are timed
+            when they first come.
         threads: how many to use; torch's number by default.
 
     Raises:

@@ -1,10 +1,7 @@
 """From a model to its program, by `torch.export`."""
 
-import logging
 import operator
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +10,7 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
+from pof.graphs import exported_graph, functional
 from pof.runtime.fusion import DROPOUT, IN_PLACE, fused
 from pof.runtime.program import Changes, Fixed, Item, Operation, Program, Range, Ref, Size
 
@@ -28,37 +26,10 @@ def capture(model: nn.Module, example: Sequence[Any]) -> Program:
     Raises:
         PofError: the model cannot be exported.
     """
-    try:
-        with torch.no_grad(), _quietly():
-            exported = _exported(model, example)
-    except Exception as error:  # export fails in many ways, each with its own error
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise PofError(f"the model cannot be exported: {reason}") from error
+    exported = exported_graph(model, example)
+    if _must_be_functional(exported.graph):
+        exported = functional(exported)
     return fused(_program(exported, pytree.tree_leaves(tuple(example))))
-
-
-def _exported(model: nn.Module, example: Sequence[Any]) -> torch.export.ExportedProgram:
-    # Fresh tensors: export leaves marks on those that it sees.
-    inputs = pytree.tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, tuple(example))
-    sizes = torch.export.ShapesCollection()
-    for leaf in pytree.tree_leaves(inputs):
-        if isinstance(leaf, Tensor) and leaf.dim():
-            sizes[leaf] = {0: torch.export.Dim.AUTO}
-    found = torch.export.export(model, inputs, dynamic_shapes=sizes)  # type: ignore[arg-type]
-    return found.run_decompositions({}) if _must_be_functional(found.graph) else found
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the pages that torch logs about an export that fails."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def _program(exported: torch.export.ExportedProgram, example: Sequence[Any]) -> Program:

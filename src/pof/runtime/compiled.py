@@ -1,7 +1,8 @@
 """A model that runs on the sparse kernels where these are faster, and on torch where it is not."""
 
+import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -28,14 +29,16 @@ Key = tuple[Any, ...]
 class CompiledModel:
     """What `pof.compile` gives; call it like the model."""
 
-    def __init__(self, model: nn.Module, example: Tensor | Sequence[Any], threads: int | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, example: Tensor | Sequence[Any] | Mapping[str, Any], threads: int | None = None
+    ) -> None:
         library()
         if not isinstance(model, nn.Module):
             raise PofError(f"model is a {type(model).__name__}: pass a torch.nn.Module; pof.load fills one from a file")
         self._model = unwrap(model)
         if any(module.training for module in self._model.modules()):
             raise PofError("the model is in training mode: call model.eval() first, BatchNorm and dropout change there")
-        self._example = (example,) if isinstance(example, Tensor) else tuple(example)
+        self._example = self._listed((), example) if isinstance(example, Mapping) else _tuple_of(example)
         self._threads = torch.get_num_threads() if threads is None else check_whole(threads, "threads", "how many")
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -47,8 +50,10 @@ class CompiledModel:
         with torch.no_grad():
             self._choice(self._example)
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The outputs of the model as it was when it was compiled, or last updated."""
+        if named:
+            inputs = self._listed(inputs, named)
         with torch.no_grad():
             choice = self._choices.get(_key(inputs)) or self._choice(inputs)
             leaves = pytree.tree_leaves(inputs)
@@ -101,6 +106,8 @@ class CompiledModel:
             verdict = "the plain model is used: compiling gains nothing at this size and sparsity"
         else:
             verdict = f"{times.plain / times.compiled:.2f}x as fast"
+        if not times.layers:
+            return f"no 2-d convolution and no linear layer, which are what the kernels compute\n{total}; {verdict}"
         return f"{text_table(header, rows)}\n{total}; {verdict}"
 
     def __repr__(self) -> str:
@@ -109,6 +116,25 @@ class CompiledModel:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be copied or pickled: memory addresses are in it."""
         raise PofError("a compiled model cannot be copied or pickled: copy the model, and compile the copy")
+
+    def _listed(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All inputs by position, those that are named too; what is not given in between has its default."""
+        parameters = inspect.signature(self._model.forward).parameters
+        try:
+            given = inspect.signature(self._model.forward).bind(*inputs, **named).arguments
+        except TypeError as error:
+            raise PofError(f"{type(self._model).__name__} does not take these inputs: {error}") from None
+        listed: list[Any] = []
+        for name in list(parameters)[: 1 + max(list(parameters).index(name) for name in given)]:
+            kind = parameters[name].kind
+            if kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+                names = ", ".join(given[name]) if kind is inspect.Parameter.VAR_KEYWORD else name
+                raise PofError(
+                    f"{type(self._model).__name__} takes {names} by name only, which pof.compile cannot give"
+                )
+            value = given.get(name, parameters[name].default)
+            listed += value if kind is inspect.Parameter.VAR_POSITIONAL else [value]
+        return tuple(listed)
 
     def _measured(self, inputs: Sequence[Any]) -> Times:
         """How fast inputs of this size run; measured again after an update."""
@@ -153,6 +179,11 @@ class CompiledModel:
         self._programs = {p: taken for p, taken in self._programs.items() if p in used}
         self._programs[program] = Taken.of(program, self._state)
         return program
+
+
+def _tuple_of(example: Tensor | Sequence[Any]) -> tuple[Any, ...]:
+    """The inputs that an example stands for."""
+    return (example,) if isinstance(example, Tensor) else tuple(example)
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pof.errors import PofError
 from pof.replacing import replacing
-from pof.train.weights import save_tensors
+from pof.tensor_files import save_tensors
 
 Tree = Any
 """Dicts and lists of tensors, numbers, strings and None."""

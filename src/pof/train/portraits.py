@@ -12,20 +12,22 @@ from pof.train.origin import RECORDS
 from pof.train.records import Records
 from pof.train.trained import load_at, recipe_of
 from pof.train.weights import facts_of
+from pof.urls import is_remote, local
 
 
 def portrait_of(source: str | Path, *, model: str | None = None, speed: bool = True) -> Facts:
     """The facts of a run's folder or a file of weights, for `pof.report.page`."""
-    path = Path(source)
-    found = load_at(path, model)
-    records = Records(path / RECORDS) if path.is_dir() else None
-    facts = weights_facts(recipe_of(path)) if records is not None else facts_of(path)
+    found = load_at(source, model)
+    path = Path(str(local(source)).partition("?")[0])
+    is_run = not is_remote(source) and path.is_dir()
+    records = Records(path / RECORDS) if is_run else None
+    facts = weights_facts(recipe_of(path)) if is_run else facts_of(source)
     final = records.last("final") if records is not None else None
     magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
     example = torch.randn(1, found.channels, found.size, found.size)
     return {
-        "name": path.stem if path.is_file() else path.name,
+        "name": path.name if is_run else path.stem,
         "rows": [] if final is None else final["table"],
-        **described(found.model, magnitudes, path if path.suffix == ".pof" else None),
+        **described(found.model, magnitudes, source if path.suffix == ".pof" else None),
         "times": times_of(found.model, example, magnitudes) if speed else None,
     }

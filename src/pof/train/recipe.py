@@ -5,13 +5,14 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from pof.checks import check_choice, check_not_negative, check_whole
 from pof.errors import PofError
 from pof.methods import METHODS
 from pof.states import State, pruned_state, recovered_state
+from pof.urls import at_hand
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -165,16 +166,16 @@ def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
 
     The table `[method]` holds the method's `name` and its settings.
     """
-    file = Path(path)
     try:
-        table = tomllib.loads(file.read_text())
+        with at_hand(path) as file:
+            table = tomllib.loads(file.read_text())
     except FileNotFoundError:
-        raise PofError(f"no recipe at {str(file)!r}: name a .toml file, such as recipes/digits-pof.toml") from None
+        raise PofError(f"no recipe at {str(path)!r}: name a .toml file, such as recipes/digits-pof.toml") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PofError(f"cannot read the recipe {str(file)!r}: {error}") from None
+        raise PofError(f"cannot read the recipe {str(path)!r}: {error}") from None
     for change in changes:
         _apply(table, change)
-    return recipe_from(table, default_name=file.stem)
+    return recipe_from(table, default_name=PurePosixPath(str(path)).stem)
 
 
 def recipe_from(table: Mapping[str, Any], default_name: str = "run") -> Recipe:

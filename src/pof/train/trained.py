@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from pof.data.protocol import Dataset
 from pof.elastic import Elastic
@@ -17,9 +17,14 @@ from pof.train.origin import RECORDS
 from pof.train.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 from pof.train.records import Records
 from pof.train.weights import facts_of, load_state, read_weights
+from pof.urls import is_remote, local, suffix_of
 
 SIZES = {"cifar10": 32, "fashion_mnist": 28, "digits": 8}
 """Height and width of the images, of datasets that have them fixed."""
+
+
+CLASSES = 10
+"""A guess, until the weights tell."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,9 @@ def load_trained(
     A file may say itself which model and dataset are its own and how it is ranked, as a `.pof` file does; what it does
     not say has to be given. Else `magnitudes` is "unit" for a run of the method `pof` with its sphere, or "raw".
     """
-    path = Path(source)
-    if not path.exists():
-        raise PofError(f"there is no {str(path)!r}: name a run's folder or a file of weights")
-    facts = {} if path.is_dir() else facts_of(path)
-    recipe = recipe_of(path) if path.is_dir() else _recipe_for(path, facts, model, data)
+    path, folder = _found(source)
+    facts = {} if folder else facts_of(path)
+    recipe = _recipe_for(path, facts, model, data) if folder is None else recipe_of(folder)
     images = build_data(recipe.data)
     network = build_model(replace(recipe.model, weights=str(path)), images.classes).eval()
     known = cast(Magnitudes, facts.get("magnitudes", magnitudes_of(recipe)))
@@ -72,31 +75,49 @@ def load_at(
     source: str | Path, model: str | None = None, sparsity: float | None = None, recover_from: float | None = None
 ) -> AtState:
     """The network of a file or a run at a sparsity; with the BatchNorm statistics that a .pof file keeps for it."""
-    path = Path(source)
-    if not path.exists():
-        raise PofError(f"there is no {str(path)!r}: name a run's folder or a file of weights")
-    recipe = recipe_of(path) if path.is_dir() else None
+    path, folder = _found(source)
+    recipe = None if folder is None else recipe_of(folder)
     facts = facts_of(path) if recipe is None else weights_facts(recipe)
     name = model or facts.get("model")
     if name is None:
         raise PofError(f"{str(path)!r} does not say of which model it is: name --model")
     state = DENSE if sparsity is None and recover_from is None else asked_state(sparsity, recover_from)
     band = state.band_start
-    in_file = path.suffix == ".pof"
+    in_file = suffix_of(path) == ".pof"
     tensors = PofFile(path).state_dict(state.sparsity, band) if in_file else read_weights(path)
-    matrices = [tensor for tensor in tensors.values() if tensor.dim() in (2, 4)]
-    if not matrices:
-        raise PofError(f"{str(path)!r} holds no weights of layers")
-    network = build_model(ModelRecipe(name=name, channels_last=False), len(matrices[-1])).eval()
+    network = _network_for(name, tensors)
     load_state(network, tensors, path)
     if not in_file and state != DENSE:
         magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
         elastic = Elastic(network, magnitudes=magnitudes)
         elastic.recover(band, state.sparsity) if band is not None else elastic.prune(state.sparsity)
-    return AtState(network, matrices[0].shape[1], SIZES.get(facts.get("data", ""), 224))
+    layers = [value for value in network.state_dict().values() if value.dim() in (2, 4)]
+    if not layers:
+        raise PofError(f"{str(path)!r} holds no weights of layers")
+    return AtState(network, layers[0].shape[1], SIZES.get(facts.get("data", ""), 224))
 
 
-def _recipe_for(path: Path, facts: Mapping[str, str], model: str | None, data: str | None) -> Recipe:
+def _network_for(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The model of that name, with as many classes as the tensors are for."""
+    recipe = ModelRecipe(name=name, channels_last=False)
+    network = build_model(recipe, CLASSES).eval()
+    own = network.state_dict()
+    shared = [key for key in own if key in tensors and min(own[key].dim(), tensors[key].dim()) > 0]
+    other = [len(tensors[key]) for key in shared if len(tensors[key]) != len(own[key])]
+    return build_model(recipe, other[-1]).eval() if other else network
+
+
+def _found(source: str | Path) -> tuple[str | Path, Path | None]:
+    """The path of what is asked for, or its URL; and the folder, if it is one of a run."""
+    if is_remote(source):
+        return source, None
+    path = Path(local(source))
+    if not path.exists():
+        raise PofError(f"there is no {str(path)!r}: name a run's folder or a file of weights")
+    return path, path if path.is_dir() else None
+
+
+def _recipe_for(path: str | Path, facts: Mapping[str, str], model: str | None, data: str | None) -> Recipe:
     """A recipe for a file of weights: what is given, else what the file says of itself."""
     found = {"--model": model or facts.get("model"), "--data": data or facts.get("data")}
     missing = [option for option, value in found.items() if value is None]

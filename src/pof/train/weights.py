@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pof.errors import PofError
 from pof.file import PofFile
 from pof.replacing import replacing
+from pof.tensor_files import save_tensors
+from pof.urls import at_hand, is_remote, local, suffix_of
 
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 CHECKPOINT_KEY = "checksum"
@@ -21,11 +23,14 @@ PREFIXES = ("module.", "_orig_mod.")
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The state_dict in a file: bare, or inside a checkpoint's `state_dict`; prefixes of wrappers are taken off."""
-    file = Path(path)
+    if suffix_of(path) == ".pof":
+        return PofFile(path).state_dict()
+    if is_remote(path):
+        with at_hand(path) as copy:
+            return read_weights(copy)
+    file = Path(local(path))
     if file.is_dir():
         file = file / "model.safetensors"
-    if file.suffix == ".pof":
-        return PofFile(file).state_dict()
     if CHECKPOINT_KEY in facts_of(file):
         raise PofError(
             f"{str(file)!r} is a checkpoint of a run: name the run's folder, which has its weights when it ends"
@@ -47,10 +52,13 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 def facts_of(path: str | Path) -> dict[str, str]:
     """What a file of weights says of itself: model, data, magnitudes and scope, if it does."""
-    file = Path(path)
-    if file.suffix == ".pof":
-        found = PofFile(file)
+    if suffix_of(path) == ".pof":
+        found = PofFile(path)
         return {**found.metadata, "magnitudes": found.head.magnitudes, "scope": found.head.scope}
+    if is_remote(path):
+        with at_hand(path) as copy:
+            return facts_of(copy)
+    file = Path(local(path))
     if file.suffix == ".safetensors" and file.is_file():
         try:
             with safe_open(file, framework="pt") as tensors:
@@ -89,17 +97,6 @@ def write_weights(model: nn.Module, path: Path, metadata: Mapping[str, str]) -> 
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     with replacing(path) as temporary:
         save_tensors(tensors, temporary, metadata)
-
-
-def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
-    """As safetensors' own `save_file`; a file that cannot be written is an OSError as everywhere else."""
-    for name, value in tensors.items():
-        if value.dtype is torch.complex128 or name == "__metadata__":
-            raise PofError(f"safetensors cannot hold {name!r} ({value.dtype}): write a .pth file")
-    try:
-        save_file(tensors, path, metadata=dict(metadata))
-    except SafetensorError as error:
-        raise OSError(str(error)) from None
 
 
 def _bare(state: Any, file: Path) -> dict[str, Tensor]:

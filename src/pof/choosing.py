@@ -1,0 +1,207 @@
+"""Finding the state that fits: the sparsest that is good enough, or the densest that is small or fast enough."""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import nn
+
+import pof
+from pof.errors import PofError
+from pof.states import DENSE, State, pruned_state
+from pof.table import text_table
+
+STEP = 0.01
+"""Sparsities are tried in hundredths."""
+ROUNDS = 9
+Values = Literal["exact", "fp16", "int8"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a state must hold; None asks for nothing."""
+
+    at_least: float | None = None
+    max_bytes: float | None = None
+    max_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.at_least is None and self.max_bytes is None and self.max_ms is None:
+            raise PofError("nothing to choose by: pass at_least=, max_bytes= or max_ms=")
+
+
+class Measures(Protocol):
+    """What is known of a state; each is measured at most once."""
+
+    def score(self, state: State) -> float:
+        """How good it is: the higher, the better."""
+
+    def bytes(self, state: State) -> int:
+        """How many bytes of a file hold it."""
+
+    def milliseconds(self, state: State) -> float:
+        """How long a call takes."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A state that was tried; None was not measured."""
+
+    state: State
+    score: float | None = None
+    bytes: int | None = None
+    milliseconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The state that was chosen, with what was measured of it, and all that were tried; prints as a table."""
+
+    state: State
+    score: float | None
+    bytes: int | None
+    milliseconds: float | None
+    tried: tuple[Trial, ...]
+
+    def __str__(self) -> str:
+        kinds = [k for k in ("score", "bytes", "milliseconds") if any(getattr(t, k) is not None for t in self.tried)]
+        rows = [
+            ("*" if trial.state == self.state else "", str(trial.state), *(getattr(trial, kind) for kind in kinds))
+            for trial in self.tried
+        ]
+        cells = [tuple("" if cell is None else cell for cell in row) for row in rows]
+        return text_table(("", "state", *kinds), cells)
+
+
+def candidates(recover_from: float | None = None) -> list[State]:
+    """The states to choose from, dense first: pruned ones, or those with a band filled from `recover_from` on."""
+    grid = [round(STEP * number, 2) for number in range(1, round(1 / STEP))]
+    return [DENSE, *(pruned_state(s, recover_from) for s in grid if recover_from is None or s > recover_from)]
+
+
+def choose_state(states: Sequence[State], measures: Measures, limits: Limits) -> Choice:
+    """The last of `states` (dense first) that is good enough; if no score is asked for, the first that fits.
+
+    By bisection: scores, bytes and times are taken to fall from one state to the next.
+
+    Raises:
+        PofError: no state holds all limits; says how near one comes.
+    """
+    seen = _Seen(measures)
+    costs = {"bytes": limits.max_bytes, "milliseconds": limits.max_ms}
+    first = max(0 if most is None else _first_within(states, seen, kind, most) for kind, most in costs.items())
+    chosen = states[first]
+    if limits.at_least is not None:
+        least = limits.at_least
+        if seen.of("score", chosen) < least:
+            raise PofError(
+                f"no state holds: the score of {chosen}, the densest that fits, is {seen.of('score', chosen):.4g}, "
+                f"below at_least={least:g}"
+            )
+        chosen = states[_bisect(first, len(states), lambda i: seen.of("score", states[i]) >= least)]
+    for kind in (kind for kind, most in costs.items() if most is not None):
+        seen.of(kind, chosen)
+    found = seen.trial(chosen)
+    return Choice(found.state, found.score, found.bytes, found.milliseconds, seen.trials())
+
+
+def _first_within(states: Sequence[State], seen: "_Seen", kind: str, most: float) -> int:
+    if seen.of(kind, states[0]) <= most:
+        return 0
+    if (least := seen.of(kind, states[-1])) > most:
+        raise PofError(f"no state fits: {states[-1]} has {least:,.6g} {kind}, more than {most:,g}")
+    return _bisect(0, len(states), lambda i: seen.of(kind, states[i]) > most) + 1
+
+
+def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The last number from `low` on for which `holds`; it does for `low`, and not from some number below `high` on."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+class _Seen:
+    """Measures each state once, and keeps the order."""
+
+    def __init__(self, measures: Measures) -> None:
+        self._measures = measures
+        self._found: dict[State, dict[str, float]] = {}
+
+    def of(self, kind: str, state: State) -> float:
+        found = self._found.setdefault(state, {})
+        if kind not in found:
+            found[kind] = getattr(self._measures, kind)(state)
+        return found[kind]
+
+    def trial(self, state: State) -> Trial:
+        return Trial(state, **self._found.get(state, {}))  # type: ignore[arg-type]
+
+    def trials(self) -> tuple[Trial, ...]:
+        return tuple(map(self.trial, self._found))
+
+
+class LiveMeasures:
+    """Measures states of a live model.
+
+    Args:
+        model: the live model.
+        at: the model in a state inside a block, as `Elastic.at`.
+        evaluate: gives the score of the model as it is.
+        prepare: called in each state before it is scored.
+        saving: arguments of `pof.save`.
+        example: inputs to time the compiled model with.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        at: Callable[[float, float | None], AbstractContextManager[Any]],
+        evaluate: Callable[[nn.Module], float] | None,
+        prepare: Callable[[], object],
+        saving: Mapping[str, Any],
+        example: Any,
+    ) -> None:
+        self._model, self._at, self._evaluate, self._prepare, self._saving = model, at, evaluate, prepare, saving
+        self._inputs = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+
+    def score(self, state: State) -> float:
+        """What `evaluate` gives."""
+        if self._evaluate is None:
+            raise PofError("at_least needs a score: pass evaluate, a function of the model")
+        with self._at(state.sparsity, state.band_start):
+            if state != DENSE:
+                self._prepare()
+            return float(self._evaluate(self._model))
+
+    def bytes(self, state: State) -> int:
+        """Of a .pof file of the dense model, as far as the state needs them, with stages for just that."""
+        stages = sorted({state.sparsity, state.recover_from} - {0.0}, reverse=True)
+        with self._at(0.0, None), tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.pof"
+            pof.save(self._model, path, stages=stages, **self._saving)
+            return pof.open(path).bytes_for(state.sparsity, state.band_start)
+
+    def milliseconds(self, state: State) -> float:
+        """Of a call of the compiled model."""
+        with self._at(state.sparsity, state.band_start):
+            return compiled_milliseconds(self._model, self._inputs)
+
+
+@torch.no_grad()
+def compiled_milliseconds(model: nn.Module, inputs: Sequence[Any]) -> float:
+    """The median of a few calls of `model`, as it is now, after `pof.compile`."""
+    fast = pof.compile(model, inputs)
+    fast(*inputs)
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        fast(*inputs)
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(seconds)

@@ -1,0 +1,60 @@
+"""Find the state that fits, by bisection.
+
+With --at-least that is the sparsest which is accurate enough, else the densest
+which is small or fast enough.
+
+RUN_OR_FILE is a run's folder, or a file of weights; a .pof file is measured with
+the BatchNorm statistics that it keeps, others with statistics re-estimated.
+
+example: pof choose model.pof --at-least 0.90 --max-bytes 200000
+"""
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from pof.cli import trained
+from pof.cli.shares import share
+from pof.errors import PofError
+
+if TYPE_CHECKING:
+    from pof.choosing import Choice, Trial
+
+HELP = "find the sparsest state that is good enough, or the densest that fits"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pof choose`."""
+    trained.add_arguments(parser)
+    parser.add_argument("--at-least", type=share, metavar="ACCURACY", help="of 1, on all test images")
+    parser.add_argument("--max-bytes", type=float, metavar="N", help="that are read of the file")
+    parser.add_argument("--max-ms", type=float, metavar="MS", help="for one image, compiled, on this CPU")
+    parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
+    parser.add_argument("--no-calibrate", action="store_true", help="do not re-estimate BatchNorm statistics")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Choose, and print what was tried."""
+    from pof.choosing import Limits
+
+    if options.at_least is None and options.max_bytes is None and options.max_ms is None:
+        raise PofError("nothing to choose by: give --at-least, --max-bytes or --max-ms")
+    if options.at_least is not None and not 0 <= options.at_least <= 1:
+        raise PofError(f"--at-least {options.at_least:g} must be in [0, 1]: write 0.9 for 90 %")
+    limits = Limits(options.at_least, options.max_bytes, options.max_ms)
+    found = trained.load(options)
+    from pof.train.fitting import choose_for
+
+    calibrate = not options.no_calibrate
+    choice = choose_for(options.source, found, limits, recover_from=options.recover_from, calibrate=calibrate)
+    if options.json:
+        tried = [{**trial.state._asdict(), **_figures(trial)} for trial in choice.tried]
+        print(json.dumps({**choice.state._asdict(), **_figures(choice), "tried": tried}))
+        return 0
+    print(choice)
+    print(f"chosen: {choice.state}")
+    return 0
+
+
+def _figures(measured: "Choice | Trial") -> dict[str, Any]:
+    return {name: getattr(measured, name) for name in ("score", "bytes", "milliseconds")}

@@ -1,0 +1,66 @@
+"""A model's graph by `torch.export`, with the size of the batch left open where that can be."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from pof.errors import PofError
+
+
+def exported_graph(
+    model: nn.Module, example: Sequence[Any], keywords: Mapping[str, Any] | None = None
+) -> ExportedProgram:
+    """The graph of `model` for inputs like `example` and `keywords`.
+
+    Raises:
+        PofError: the model cannot be exported.
+    """
+    # Fresh tensors: export leaves marks on those that it sees.
+    inputs, named = (
+        pytree.tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, part)
+        for part in (tuple(example), dict(keywords or {}))
+    )
+    sizes = torch.export.ShapesCollection()
+    for leaf in pytree.tree_leaves((inputs, named)):
+        if isinstance(leaf, Tensor) and leaf.dim():
+            sizes[leaf] = {0: torch.export.Dim.AUTO}
+    with _one_line():
+        return torch.export.export(model, inputs, named, dynamic_shapes=sizes)  # type: ignore[arg-type]
+
+
+def functional(graph: ExportedProgram) -> ExportedProgram:
+    """The same graph without operations that write in place."""
+    with _one_line():
+        found: ExportedProgram = graph.run_decompositions({})
+        return found
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        with torch.no_grad(), quietly():
+            yield
+    except Exception as error:  # export fails in many ways, each with its own error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        remedy = "; set model.config.use_cache = False" if "cache_utils" in reason else ""
+        raise PofError(f"the model cannot be exported: {reason}{remedy}") from error
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without the pages that torch logs about an export that fails."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

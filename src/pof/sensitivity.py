@@ -1,0 +1,80 @@
+"""Which layers suffer most from pruning, and how to share zeros among them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pof.errors import PofError
+from pof.table import text_table
+
+SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+Point = tuple[float, float]
+"""Zeros, and what they cost."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One weight tensor: the score at each sparsity when it alone is pruned."""
+
+    name: str
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How the score falls with each weight tensor; prints as a table."""
+
+    dense: float
+    sparsities: tuple[float, ...]
+    rows: tuple[Row, ...]
+    weights: Mapping[str, int]
+    """How many there are of each."""
+
+    def __str__(self) -> str:
+        header = ("weight", "weights", *(f"{sparsity:g}" for sparsity in self.sparsities))
+        rows = [(row.name, self.weights[row.name], *(f"{score:.4f}" for score in row.scores)) for row in self.rows]
+        return f"{text_table(header, rows)}\ndense: {self.dense:.4f}"
+
+    def allocate(self, sparsity: float) -> dict[str, float]:
+        """Sparsities by name that give `sparsity` in all, where zeros cost least.
+
+        What pruning several costs is taken for the sum of what each costs alone; each curve is replaced by the largest
+        convex one below it, so that the next zeros always go where the score falls least a zero.
+        """
+        total = sum(self.weights.values())
+        most = max(self.sparsities)
+        if not 0 <= sparsity <= most:
+            raise PofError(f"sparsity={sparsity!r} must be in [0, {most:g}], the largest that was tried")
+        curves = {row.name: self._curve(row) for row in self.rows}
+        slopes = sorted(
+            ((cost - before) / (zeros - already), name, zeros - already)
+            for name, curve in curves.items()
+            for (already, before), (zeros, cost) in pairwise(curve)
+        )
+        left, given = sparsity * total, dict.fromkeys(curves, 0.0)
+        for _, name, zeros in slopes:
+            taken = min(zeros, left)
+            given[name] += taken
+            left -= taken
+        return {name: zeros / self.weights[name] for name, zeros in given.items()}
+
+    def _curve(self, row: Row) -> list[Point]:
+        """Corners of the convex curve below what pruning this tensor costs, from no zeros on."""
+        size = self.weights[row.name]
+        found = zip(self.sparsities, row.scores, strict=True)
+        points = sorted((0.0 if s == 0 else s * size, self.dense - score) for s, score in found)
+        return _convex([(0.0, 0.0), *(point for point in points if point[0] > 0)])
+
+
+def _convex(points: Sequence[Point]) -> list[Point]:
+    """The lower convex hull of points that are sorted by their first coordinate."""
+    hull: list[Point] = []
+    for point in points:
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _slope(one: Point, other: Point) -> float:
+    return (other[1] - one[1]) / (other[0] - one[0])

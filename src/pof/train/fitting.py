@@ -1,0 +1,59 @@
+"""The state of a trained network that fits, by its accuracy on the test images, its bytes and its time."""
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from pof.choosing import Choice, Limits, candidates, choose_state, compiled_milliseconds
+from pof.data.protocol import Dataset
+from pof.file import PofFile
+from pof.states import State
+from pof.train.evaluate import accuracy, calibration_batches
+from pof.train.trained import Trained
+from pof.urls import suffix_of
+
+
+def choose_for(
+    source: str | Path, found: Trained, limits: Limits, *, recover_from: float | None = None, calibrate: bool = True
+) -> Choice:
+    """The state of `found`, loaded from `source`, that fits.
+
+    A .pof file is measured as it is: its states have the BatchNorm statistics that it keeps, and the bytes that are
+    read of it. The states of other networks have theirs re-estimated, if `calibrate`, and the bytes of a file with
+    exact values that goes as far as they do.
+    """
+    example = next(found.data.test_batches(1))[0]
+    if suffix_of(source) == ".pof":
+        measures = _FileMeasures(found.model, PofFile(source), found.data, example)
+        return choose_state(candidates(recover_from), measures, limits)
+    return found.elastic.choose(
+        lambda model: accuracy(model, found.data),
+        **vars(limits),
+        recover_from=recover_from,
+        calibrate=calibration_batches(found.data) if calibrate else None,
+        example=example,
+    )
+
+
+class _FileMeasures:
+    """Measures states as a file gives them."""
+
+    def __init__(self, model: nn.Module, file: PofFile, data: Dataset, example: Tensor) -> None:
+        self._model, self._file, self._data, self._example = model, file, data, example
+
+    def score(self, state: State) -> float:
+        """The accuracy on all test images."""
+        self._load(state)
+        return accuracy(self._model, self._data)
+
+    def bytes(self, state: State) -> int:
+        """What is read of the file."""
+        return self._file.bytes_for(state.sparsity, state.band_start)
+
+    def milliseconds(self, state: State) -> float:
+        """Of a call of the compiled model, with one image."""
+        self._load(state)
+        return compiled_milliseconds(self._model, (self._example,))
+
+    def _load(self, state: State) -> None:
+        self._model.load_state_dict(self._file.state_dict(state.sparsity, state.band_start))
