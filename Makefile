@@ -63,5 +63,8 @@ bench: setup ## the measured bars, as JSON in results/; leave the machine alone 
 	mv build/*.json results/
 	cat results/switch_sparsity.json results/training_step.json
 
+dist: setup ## wheel and sdist in dist/, each installed and tried in an environment of its own
+	$(BIN)/python tools/check_dist.py
+
 clean: ## remove the virtual environment and what tools left behind
 	rm -rf .venv .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist src/*.egg-info src/pof/*.so

@@ -1,23 +1,77 @@
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import pof
-from pof.cli.main import main, parser
+from pof.cli.main import VERBS, main
 
 
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], ["demo", "--help"]):
-        with pytest.raises(SystemExit) as stopped:
-            main(arguments)
-        assert stopped.value.code == 0
-        text = capsys.readouterr().out
-        assert "example: pof demo" in text
-        assert all(len(line) <= 80 for line in text.splitlines())
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_fits_a_terminal_and_shows_an_example(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as stopped:
+        main([*([verb] if verb else []), "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert re.search(rf"^example: .*pof {verb}", text, re.MULTILINE)
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out.strip() == f"pof {pof.__version__}"
+
+
+def completions(words: str, folder: Path) -> set[str]:
+    """What bash offers after these words."""
+    script = f"""
+        eval "$({sys.executable} -m pof completion bash)"; cd {folder}
+        COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=()
+        _shtab_pof; printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").touch()
+    assert completions("pof re", tmp_path) == {"report", "reproduce"}
+    assert completions("pof export --s", tmp_path) == {"--sparsity", "--size"}
+    assert completions("pof compile --rec", tmp_path) == {"--recover-from"}
+    assert completions("pof train mi", tmp_path) == {"mine.toml"}
+    assert completions("pof pack --values f", tmp_path) == {"fp16"}
+
+
+def test_zsh_gets_a_script(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "zsh"]) == 0
+    assert capsys.readouterr().out.startswith("#compdef pof")
+
+
+def seconds(code: str) -> float:
+    """What the code prints last, in a new process; the best of three."""
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(3)]
+    return min(float(run.stdout.split()[-1]) for run in runs)
+
+
+def test_pof_is_imported_quickly() -> None:
+    names = "pof.Elastic, pof.attach, pof.plan, pof.pruned, pof.save, pof.load"
+    start = "import time, torch, numpy; start = time.perf_counter()"
+    assert seconds(f"{start}\nimport pof; {names}\nprint(time.perf_counter() - start)") < 0.15
+    assert seconds(f"{start}\nimport pof\nprint(time.perf_counter() - start)") < 0.02
+
+
+def test_help_is_there_at_once() -> None:
+    command = [sys.executable, "-m", "pof", "--help"]
+    code = f"import subprocess, time; start = time.perf_counter(); subprocess.run({command!r}, stdout=-3)"
+    assert seconds(f"{code}\nprint(time.perf_counter() - start)") < 0.3
 
 
 def test_help_does_not_import_torch() -> None:
@@ -39,7 +93,3 @@ def test_stopping_by_hand_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("pof.cli.demo.run", interrupted)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "pof: stopped\n"
-
-
-def test_every_verb_has_help() -> None:
-    assert "demo" in parser().format_help()

@@ -3,8 +3,8 @@
 With --at-least that is the sparsest which is accurate enough, else the densest
 which is small or fast enough.
 
-RUN_OR_FILE is a run's folder, or a file of weights; a .pof file is measured with
-the BatchNorm statistics that it keeps, others with statistics re-estimated.
+RUN_OR_FILE is a run's folder, or a file of weights; a .pof file is measured
+with the BatchNorm statistics that it keeps, others with re-estimated ones.
 
 example: pof choose model.pof --at-least 0.90 --max-bytes 200000
 """

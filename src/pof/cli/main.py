@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pof
-from pof.cli import choose, demo, evaluate, export, inspect, pack, report, reproduce, sweep, train, unpack
+from pof.cli import choose, completion, demo, evaluate, export, inspect, pack, report, reproduce, sweep, train, unpack
 from pof.cli import compile as compile_
 from pof.errors import PofError
 
@@ -24,6 +24,7 @@ VERBS = {
     "export": export,
     "report": report,
     "reproduce": reproduce,
+    "completion": completion,
 }
 
 

@@ -1,6 +1,6 @@
 """Test a trained network over sparsities and bands.
 
-A row a state, as trained and with BatchNorm statistics of its own: re-estimated,
+A row a state, as trained and with BatchNorm statistics of its own: estimated,
 or those that a .pof file keeps, if it does.
 
 example: pof sweep runs/digits-pof-0

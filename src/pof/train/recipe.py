@@ -20,7 +20,10 @@ else:
     import tomli as tomllib
 
 
-WITHOUT_EFFECT = ("name", "data.root", "data.workers", "run.evaluate_every", "run.checkpoint_steps", "table.scopes")
+WITHOUT_EFFECT = (
+    "name", "data.root", "data.workers", "run.evaluate_every", "run.checkpoint_steps", "run.trackers",
+    "table.scopes",
+)  # fmt: skip
 """Keys that do not change what is trained: a run may go on with other values."""
 
 
@@ -95,6 +98,8 @@ class RunRecipe:
     """Epochs between two evaluations; the last epoch is always evaluated."""
     checkpoint_steps: int = 0
     """Steps between two checkpoints; 0 writes one an epoch."""
+    trackers: tuple[str, ...] = ()
+    """Where figures go beside the run's own records: "tensorboard", or another tracker that accelerate knows."""
 
     def __post_init__(self) -> None:
         check_choice(self.precision, "run.precision", ("no", "bf16", "fp16"))

@@ -31,6 +31,7 @@ from pof.train.loop import Trainer, span_of
 from pof.train.origin import open_records, origin_of
 from pof.train.recipe import Recipe
 from pof.train.records import Records
+from pof.train.tracking import Tracker
 from pof.train.weights import write_weights
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -57,7 +58,7 @@ class Outcome:
 def run_recipe(recipe: Recipe, out: str | Path, show: Show = lambda _: None) -> Outcome:
     """Run `recipe` in the folder `out`, from its last checkpoint if there is one; do nothing if it has finished."""
     folder = Path(out)
-    engine = engine_for(recipe)
+    engine = engine_for(recipe, folder)
     records = open_records(folder, recipe, engine)
     done = records.last("final")
     if done is not None:
@@ -94,6 +95,8 @@ class _Run:
 
     def go(self, show: Show) -> Outcome:
         start = self._resume()
+        tracker = Tracker(self._engine, self._recipe, show, self._span.steps_per_epoch)
+        show = tracker.show
         self._record("resume" if start else "start", step=start, **origin_of(self._recipe))
         every = self._recipe.run.checkpoint_steps or self._span.steps_per_epoch
         with Interrupt() as interrupt:
@@ -106,7 +109,9 @@ class _Run:
                     self._save(progress.step)
                 if stop and progress.step < self._span.steps:
                     return Outcome(False, False, progress.step)
-        return self._finish(show)
+        outcome = self._finish(show)
+        tracker.finish(outcome.step, outcome.accuracy or 0.0, outcome.table)
+        return outcome
 
     def _on_any_rank(self, flag: bool) -> bool:
         """Whether `flag` is set on any rank, so that all stop at the same step."""
