@@ -10,7 +10,7 @@ example: pof export model.pof model.onnx --sparsity 0.8
 import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pof.cli.shares import share
 from pof.errors import PofError
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         found = load_at(options.source, options.model, options.sparsity, options.recover_from)
         size = options.size or found.size
         done = export(found.model, options.target, torch.randn(2, found.channels, size, size) if is_graph else None)
-    print(json.dumps(asdict(done)) if options.json else _text(done, is_graph))
+    print(json.dumps(_figures(done)) if options.json else _text(done, is_graph))
     return 0
 
 
@@ -74,3 +74,7 @@ def _text(done: "Exported", is_graph: bool) -> str:
     if done.deviation is None:
         return f"{text}, {batches}; not compared with torch: pip install onnxruntime"
     return f"{text}, {batches}; outputs within {done.deviation:.0e} of torch's"
+
+
+def _figures(done: "Exported") -> dict[str, Any]:
+    return {"out": done.path, **{name: value for name, value in asdict(done).items() if name != "path"}}
