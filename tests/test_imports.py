@@ -125,6 +125,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "elastic",
         "errors",
         "file",
+        "magnitude",
         "methods",
         "models",
         "planning",

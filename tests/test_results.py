@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pof.report.results import read_paper, read_records, with_tables
+from pof.report.results import dense_accuracy, read_paper, read_records, with_tables
 
 ROOT = Path(__file__).parent.parent
 
@@ -10,6 +10,8 @@ ROOT = Path(__file__).parent.parent
 def test_the_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     records = read_records(ROOT / "results" / "cifar10")
-    assert page == with_tables(page, records, read_paper(ROOT / "results" / "paper.json")), (
-        "run python -m pof.report.results"
+    paper, dense = (
+        read_paper(ROOT / "results" / "paper.json"),
+        dense_accuracy(ROOT / "results" / "cifar10-resnet20-dense.json"),
     )
+    assert page == with_tables(page, records, paper, dense), "run python -m pof.report.results"

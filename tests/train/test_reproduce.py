@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from pof.cli.main import main
 from pof.errors import PofError
-from pof.report.results import BEGIN, END, read_paper, tables, with_tables
+from pof.report.result_tables import tables, total_passes
+from pof.report.results import BEGIN, END, draw_methods, draw_weights, read_paper, with_tables
 from pof.train import experiments as plan_of
 from pof.train.experiments import BUDGETS, TABLES, Experiment, experiments
 from pof.train.folder import own_folder
+from pof.train.histogram import weight_histogram
 from pof.train.recipe import recipe_from
 from pof.train.reproduce import Places, is_done, reproduce, seconds_left
 
@@ -118,30 +122,72 @@ def record(table: str, label: str, **more: Any) -> dict[str, Any]:
     ]
     recipe = {"run": {"epochs": 2, "seed": 0}, "model": {"name": "resnet20"}}
     common = {"table": table, "label": label, "states": states, "recipe": recipe, "test_images": 10_000}
-    return {**common, "sparsity": None, "accuracy": 0.9, **more}
+    return {**common, "name": f"{label}-quick-0", "passes": 1, "after": "", "sparsity": None, "accuracy": 0.9, **more}
 
 
 def test_tables_are_made_of_records() -> None:
     found = tables(
         [
             record("instant", "tr=0"),
-            record("fine_tuned", "one-shot", sparsity=0.8, accuracy=0.885),
-            record("fine_tuned", "nested"),
+            record("fine_tuned", "one-shot", sparsity=0.8, accuracy=0.885, passes=2),
+            record("fine_tuned", "POF", sparsity=0.8, accuracy=0.875, after="tr=0-quick-0"),
+            record("fine_tuned", "longer", sparsity=0.8, accuracy=0.9, passes=10),
             record("fine_tuned", ""),
-            record("every_size", "nested"),
+            record("every_size", "nested", passes=2),
+            record("mobilenet", "tr=0"),
+            record("mobilenet", "one-shot", sparsity=0.7, accuracy=0.8, passes=2),
         ],
         read_paper(RESULTS / "paper.json"),
+        0.9,
     )
     assert "| 50 % | 85.0 |" in found
     assert "| 50 % | 90.0 |" in found
     assert "| 30-70 | 83.0 |" in found
-    assert "| one-shot | 88.5 |" in found
-    assert "| nested | 87.0 |" in found
+    four = found[
+        found.index("### Fine-tuned at a sparsity, 4 passes") : found.index("### Fine-tuned at a sparsity, 20")
+    ]
+    assert "| one-shot | 88.5 (-1.5) |" in four
+    assert "| POF | 87.5 (-2.5) |" in four, "with the passes of what it started from"
+    assert "| nested, all sizes at once | 87.0 (-3.0) |" in four
+    assert "longer" not in four
+    assert "| nested | 0 | 2 | layer | 90.0 | 90.0 | " in found
+    assert "### MobileNetV2, fine-tuned at a sparsity, 4 passes" in found
     assert "| 70 % | 40.03 | 53.44 |" in found
     assert "63.50 (-6.20)" in found
-    page = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"))
+    page = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"), 0.9)
     assert page.startswith("before\n")
     assert page.endswith("\nafter")
     assert "old" not in page
     with pytest.raises(PofError, match="to write tables between"):
-        with_tables("nothing", [], {})
+        with_tables("nothing", [], {}, 0.9)
+
+
+def test_passes_are_those_of_the_whole_way() -> None:
+    first = record("instant", "tr=0.9")
+    second = record("fine_tuned", "POF", after="tr=0.9-quick-0", sparsity=0.8)
+    assert total_passes(second, [first, second]) == 4
+    assert total_passes(record("every_size", "nested", passes=2), []) == 4
+
+
+def test_pictures_are_drawn_when_there_is_enough(tmp_path: Path) -> None:
+    counts = {"widest": 3.0, "zeros": 5, "pruned": [0, 3, 3, 0], "kept": [2, 0, 0, 1]}
+    names = [f"tr{tr}{end}" for tr in ("0", "0.9", "0.7", "0.5") for end in ("", "-one_shot-0.6")]
+    records = [record("instant", name, histogram=counts) for name in names]
+    assert draw_weights(records[1:], tmp_path / "weights.png") is None
+    assert draw_methods(records[:1], tmp_path / "methods.png") is None
+    for picture in (draw_weights(records, tmp_path / "weights.png"), draw_methods(records, tmp_path / "methods.svg")):
+        assert picture is not None
+        assert Path(picture).stat().st_size > 10_000
+
+
+def test_a_histogram_counts_every_weight_once(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weights = {f"conv{number}.weight": torch.randn(8, 4, 3, 3) for number in range(3)} | {"fc.weight": torch.ones(2, 8)}
+    weights["conv1.weight"][0, 0] = 0.0
+    save_file(weights, tmp_path / "model.safetensors")
+    found = weight_histogram(tmp_path / "model.safetensors")
+    assert found is not None
+    assert (found["layer"], found["zeros"]) == ("conv1.weight", 9)
+    assert sum(found["pruned"]) + 9 == round(0.6 * 288)
+    assert sum(found["kept"]) == 288 - round(0.6 * 288)
+    assert found["kept"][30] == found["kept"][29] == 0, "what is kept is not near zero"

@@ -29,14 +29,26 @@ def can_plot() -> bool:
     return True
 
 
-def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path) -> str | Path:
-    """Draw accuracy over sparsity to `path` (PNG, SVG or PDF by its ending)."""
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of values from -widest to widest."""
+
+    title: str
+    widest: float
+    pruned: Sequence[int]
+    """What pruning takes, without what is zero."""
+    kept: Sequence[int]
+    zeros: int
+
+
+def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path, *, tall: bool = False) -> str | Path:
+    """Draw accuracy over sparsity to `path` (PNG, SVG or PDF by its ending); `tall` has room for many curves."""
     target = check_target(path, SUFFIXES)
     if not can_plot():
         raise PofError("plots need matplotlib: pip install matplotlib")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(7, 7.6) if tall else (7, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for label, curve in curves.items():
         x, y = zip(*((100 * sparsity, 100 * accuracy) for sparsity, accuracy in curve.points), strict=True)
@@ -49,7 +61,36 @@ def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path) -> 
     axes.set_title(title, loc="left", fontsize=11)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower left", frameon=False)
+    if tall:
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    else:
+        axes.legend(loc="lower left", frameon=False)
     with replacing(target) as temporary:
         figure.savefig(temporary, dpi=150, format=suffix_of(target)[1:])
+    return target
+
+
+def plot_histograms(grid: Sequence[Sequence[Histogram]], path: str | Path) -> str | Path:
+    """Draw histograms in rows and columns: red is pruned, purple kept."""
+    target = check_target(path, SUFFIXES)
+    if not can_plot():
+        raise PofError("plots need matplotlib: pip install matplotlib")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(grid[0]), 2.4 * len(grid)), layout="constrained")
+    for axes, histogram in zip(
+        figure.subplots(len(grid), len(grid[0]), squeeze=False).flat, [h for row in grid for h in row], strict=True
+    ):
+        bins = len(histogram.kept)
+        width = 2 * histogram.widest / bins
+        middles = [-histogram.widest + width * (number + 0.5) for number in range(bins)]
+        axes.bar(middles, histogram.pruned, width, color="tab:red")
+        axes.bar(middles, histogram.kept, width, bottom=histogram.pruned, color="tab:purple")
+        axes.set_title(histogram.title, fontsize=10)
+        axes.set_yticks([])
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        if histogram.zeros:
+            axes.text(0.5, 0.9, f"{histogram.zeros:,} are 0", ha="center", fontsize=8, transform=axes.transAxes)
+    with replacing(target) as temporary:
+        figure.savefig(temporary, dpi=110, format=suffix_of(target)[1:])
     return target

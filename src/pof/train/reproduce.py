@@ -11,9 +11,10 @@ from pof.replacing import replacing
 from pof.train.events import Show
 from pof.train.experiments import COST, Experiment
 from pof.train.folder import is_free
+from pof.train.histogram import weight_histogram
 from pof.train.origin import RECORDS
 from pof.train.records import Records
-from pof.train.run import run_recipe
+from pof.train.run import WEIGHTS, run_recipe
 
 ASSUMED = 400.0
 """Images a second, forward and backward, of a ResNet-20 on two slow cores: until a run here has told better."""
@@ -89,6 +90,7 @@ def _keep(experiment: Experiment, places: Places) -> None:
         "resumed": sum(line["kind"] == "resume" for line in lines),
         **{key: final[key] for key in ("step", "accuracy", "test_images", "figures")},
         "states": final["table"],
+        "histogram": weight_histogram(places.runs / experiment.name / WEIGHTS),
     }
     places.results.mkdir(parents=True, exist_ok=True)
     with replacing(places.record(experiment)) as temporary:

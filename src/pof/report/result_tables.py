@@ -1,0 +1,200 @@
+"""The tables of docs/results.md, from records of runs and the numbers that the paper prints."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9)
+BANDS = ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
+PEER_BANDS = ((0.35, 0.8), (0.4, 0.7))
+Record = Mapping[str, Any]
+Paper = Mapping[str, Any]
+STATISTICS = {"accuracy": "as trained", "calibrated": "BatchNorm statistics re-estimated"}
+
+
+def tables(records: Sequence[Record], paper: Paper, dense: float) -> str:
+    """All of them; `dense` is the accuracy of the network that fine-tuning began with."""
+    instant, mobile = _of(records, "instant"), _of(records, "mobilenet")
+    parts = [_every_size(_of(records, "every_size"))]
+    for statistics in STATISTICS:
+        parts.append(_instant(instant, SPARSITIES, statistics, "Instant pruning"))
+    parts.append(_paper_instant(paper["instant_pruning"]["resnet18"], "ResNet-18"))
+    for statistics in STATISTICS:
+        parts.append(_recovery(instant, (*BANDS, *PEER_BANDS), statistics, "Instant recovery"))
+    parts.append(_paper_recovery(paper["instant_recovery"]["resnet18"], "ResNet-18"))
+    for passes in sorted({total_passes(r, records) for r in _of(records, "fine_tuned")}):
+        parts.append(_fine_tuned(_compared(records, passes), passes, dense))
+    parts.append(_paper_fine_tuned(paper["fine_tuned"], ("resnet18", "resnet50")))
+    if mobile:
+        parts += _mobilenet(mobile, paper)
+    return "\n\n".join(part for part in parts if part)
+
+
+def value(record: Record, low: float, high: float, statistics: str, scope: str = "layer") -> float | None:
+    """The accuracy of a state, of 1; None if it was not tested."""
+    for row in record["states"]:
+        if (row["recover_from"], row["sparsity"], row.get("scope", "layer")) == (low, high, scope):
+            found: float | None = row[statistics]
+            # The dense network's statistics are its own.
+            return row["accuracy"] if found is None and high == 0.0 else found
+    return None
+
+
+def total_passes(record: Record, records: Iterable[Record]) -> int:
+    """Epochs times passes a step, with those of the run that it starts from; not of a dense network."""
+    before = next(
+        (r for r in records if r["name"] == record["after"] and not r["name"].startswith("mobilenet-d")), None
+    )
+    own: int = record["passes"] * record["recipe"]["run"]["epochs"]
+    return own + (0 if before is None else total_passes(before, records))
+
+
+def _of(records: Iterable[Record], table: str) -> list[Record]:
+    return [record for record in records if record["table"] == table and record["label"]]
+
+
+def _every_size(records: Sequence[Record]) -> str:
+    if not records:
+        return ""
+    states = [(0.0, 0.0), (0.5, 0.5), (0.7, 0.7), (0.8, 0.8), (0.9, 0.9), (0.5, 0.9)]
+    rows = [
+        [r["label"], _seed(r), str(_epochs(r)), scope, *(_at(r, *state, "calibrated", scope) for state in states)]
+        for r in records
+        for scope in dict.fromkeys(row.get("scope", "layer") for row in r["states"])
+    ]
+    header = ["method", "seed", "epochs", "pruned by", "dense", *(_state(*state) for state in states[1:])]
+    about = f"Two passes a step. {_tested(records)}, statistics re-estimated."
+    return _titled("One network, every size", about, header, rows)
+
+
+def _instant(records: Sequence[Record], sparsities: Sequence[float], statistics: str, title: str) -> str:
+    if not records:
+        return ""
+    rows = [["dense", *(_at(r, 0.0, 0.0, statistics) for r in records)]]
+    rows += [[f"{100 * s:g} %", *(_at(r, s, s, statistics) for r in records)] for s in sparsities]
+    header = ["sparsity", *(_column(r) for r in records)]
+    return _titled(f"{title}, {STATISTICS[statistics]}", f"{_tested(records)}; + is from scratch.", header, rows)
+
+
+def _recovery(records: Sequence[Record], bands: Sequence[tuple[float, float]], statistics: str, title: str) -> str:
+    if not records:
+        return ""
+    rows = [[f"{100 * a:g}-{100 * b:g}", *(_at(r, a, b, statistics) for r in records)] for a, b in bands]
+    about = f"The band is filled with alpha * sign(w). {_tested(records)}."
+    return _titled(f"{title}, {STATISTICS[statistics]}", about, ["band", *(_column(r) for r in records)], rows)
+
+
+def _compared(records: Sequence[Record], passes: int) -> list[Record]:
+    """What has as many passes: trained for a sparsity, or for all of them at once."""
+    whole = [{**r, "label": f"{r['label']}, all sizes at once"} for r in _of(records, "every_size")]
+    found: list[Record] = [*_of(records, "fine_tuned"), *whole]
+    return [record for record in found if total_passes(record, records) == passes]
+
+
+def _fine_tuned(records: Sequence[Record], passes: int, dense: float, title: str = "Fine-tuned at a sparsity") -> str:
+    if not records:
+        return ""
+    sparsities = sorted({r["sparsity"] for r in records if r["sparsity"] is not None}, reverse=True)
+    rows = []
+    for label in dict.fromkeys(r["label"] for r in records):
+        row = [label]
+        for sparsity in sparsities:
+            found = [r for r in records if r["label"] == label and r["sparsity"] in (sparsity, None)]
+            values = [r["accuracy"] if r["sparsity"] else value(r, sparsity, sparsity, "calibrated") for r in found]
+            row.append(", ".join(_with_difference(each, dense) for each in values if each is not None))
+        rows.append(row)
+    about = (
+        f"All have {passes} forward-backward passes over the training images. {_tested(records)}; one figure a seed; "
+        f"in brackets the difference to the dense network that all began with, {100 * dense:.2f}."
+    )
+    return _titled(f"{title}, {passes} passes", about, ["method", *(f"{100 * s:g} %" for s in sparsities)], rows)
+
+
+def _mobilenet(records: Sequence[Record], paper: Paper) -> list[str]:
+    instant = [r for r in records if r["sparsity"] is None]
+    tuned = [r for r in records if r["sparsity"] is not None]
+    dense = next((value(r, 0.0, 0.0, "accuracy") for r in instant if r["label"] == "tr=0"), None)
+    parts = []
+    for statistics in STATISTICS:
+        parts.append(_instant(instant, (0.1, 0.2, 0.3, 0.4), statistics, "MobileNetV2, instant pruning"))
+    parts.append(_paper_instant(paper["instant_pruning"]["mobilenet_v2"], "MobileNetV2"))
+    for statistics in STATISTICS:
+        parts.append(_recovery(instant, BANDS, statistics, "MobileNetV2, instant recovery"))
+    parts.append(_paper_recovery(paper["instant_recovery"]["mobilenet_v2"], "MobileNetV2"))
+    if tuned and dense is not None:
+        passes = total_passes(tuned[0], records)
+        parts.append(_fine_tuned(tuned, passes, dense, "MobileNetV2, fine-tuned at a sparsity"))
+    parts.append(_paper_fine_tuned(paper["fine_tuned"], ("mobilenet_v2",)))
+    return parts
+
+
+def _paper_instant(found: Paper, network: str) -> str:
+    sparsities = [key for key in found if key not in ("columns", "dense")]
+    rows = [["dense", *map(_number, found["dense"])]]
+    rows += [[f"{100 * float(s):g} %", *map(_number, found[s])] for s in sparsities]
+    return _titled(f"The paper: instant pruning, ImageNet, {network}", "", ["sparsity", *found["columns"]], rows)
+
+
+def _paper_recovery(found: Paper, network: str) -> str:
+    rows = [[_band(key), *map(_number, found[key])] for key in found if key != "columns"]
+    return _titled(f"The paper: instant recovery, ImageNet, {network}", "", ["band", *found["columns"]], rows)
+
+
+def _paper_fine_tuned(found: Paper, networks: Sequence[str]) -> str:
+    rows = []
+    for network in networks:
+        dense = found[network]["dense"]
+        for key in (key for key in found[network] if key != "dense"):
+            values = zip(found[network][key], dense, strict=True)
+            cells = [_number(v) if v is None or d is None else f"{v:.2f} ({v - d:+.2f})" for v, d in values]
+            rows.append([f"{network}, {100 * float(key):g} %", *cells])
+    about = "In brackets the difference to the dense network, computed here: the paper misprints some."
+    title = f"The paper: fine-tuned, ImageNet, {' and '.join(networks)}"
+    return _titled(title, about, ["network, sparsity", *found["columns"]], rows)
+
+
+def _titled(title: str, about: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"### {title}", ""] + ([about, ""] if about else [])
+    lines += [_line(header), _line(["---"] * len(header)), *map(_line, rows)]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _column(record: Record) -> str:
+    return f"{record['label']}, {_epochs(record)} ep., seed {_seed(record)}"
+
+
+def _at(record: Record, low: float, high: float, statistics: str, scope: str = "layer") -> str:
+    found = value(record, low, high, statistics, scope)
+    return "" if found is None else f"{100 * found:.1f}"
+
+
+def _with_difference(found: float, dense: float) -> str:
+    return f"{100 * found:.1f} ({100 * (found - dense):+.1f})"
+
+
+def _number(found: float | None) -> str:
+    return "" if found is None else f"{found:.2f}"
+
+
+def _state(low: float, high: float) -> str:
+    return f"{100 * high:g} %" if low == high else f"{100 * low:g}-{100 * high:g} recovered"
+
+
+def _band(key: str) -> str:
+    return "-".join(f"{100 * float(end):g}" for end in key.split("-"))
+
+
+def _seed(record: Record) -> str:
+    return str(record["recipe"]["run"]["seed"])
+
+
+def _epochs(record: Record) -> int:
+    found: int = record["recipe"]["run"]["epochs"]
+    return found
+
+
+def _tested(records: Sequence[Record]) -> str:
+    return f"CIFAR-10 {records[0]['recipe']['model']['name']}, {records[0]['test_images']:,} test images"
