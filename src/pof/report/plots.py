@@ -57,7 +57,7 @@ def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path, *, 
         )
     axes.set_xlabel("pruning ratio, %")
     axes.set_ylabel("test accuracy, %")
-    axes.set_ylim(0, 103)
+    axes.set_ylim(20 if tall else 0, 95 if tall else 103)
     axes.set_title(title, loc="left", fontsize=11)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -58,7 +58,7 @@ def draw_methods(records: Sequence[Record], path: Path) -> str | Path | None:
         curves[f"{label}, fine-tuned"] = Curve(sorted(points), next(colors), dashed=True)
     if len(curves) < 2:
         return None
-    title = "CIFAR-10 ResNet-20, 2 epochs; lines: one network, statistics re-estimated; dashed: one a sparsity"
+    title = "CIFAR-10 ResNet-20; dashed: fine-tuned at one sparsity"
     return plot_accuracy(curves, title, path, tall=True)
 
 
