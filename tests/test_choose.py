@@ -12,7 +12,10 @@ from torch import nn
 import pof
 from pof.choosing import Limits, candidates, choose_state
 from pof.cli.main import main
+from pof.data import DATASETS
+from pof.models import digits_convnet
 from pof.states import DENSE, State
+from pof.train.evaluate import accuracy as accuracy_of
 
 SHIPPED = Path(pof.__file__).parent / "shipped" / "cifar10-resnet20-nested.pof"
 
@@ -139,6 +142,24 @@ def test_when_nothing_holds_the_model_stays_as_it_was() -> None:
     assert torch.equal(model.weight, before)
 
 
+def test_what_cannot_be_scored_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    elastic = pof.Elastic(model)
+    for call in (elastic.choose, elastic.sensitivity):
+        model.train()
+        with pytest.raises(pof.PofError, match=r"in training mode: call model\.eval\(\) first"):
+            call(lambda _: 1.0, **({"at_least": 0.5} if call == elastic.choose else {}))
+        model.eval()
+        for wrong in (None, "good", torch.ones(2), float("nan")):
+            with pytest.raises(pof.PofError, match="let it return a number"):
+                call(lambda _, wrong=wrong: wrong, **({"at_least": 0.5} if call == elastic.choose else {}))
+    with pytest.raises(pof.PofError, match="batches is a Tensor"):
+        elastic.choose(lambda _: 1.0, at_least=0.5, calibrate=torch.ones(2, 4))
+    assert elastic.choose(lambda m: m[0].weight.sum() * 0 + 1, at_least=0.5).score == 1.0, (
+        "tensors of one number will do"
+    )
+
+
 @pytest.mark.parametrize("name", ["digits-pof-0"])
 def test_the_verb(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / name)
@@ -151,6 +172,18 @@ def test_the_verb(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert found["score"] >= accuracy / 2
     assert found["sparsity"] > 0
     assert found["tried"][0]["score"] == accuracy
+    # What is exported is what was measured, with statistics of its own.
+    weights = str(tmp_path / "chosen.pth")
+    assert main(["export", out, weights, "--sparsity", str(found["sparsity"])]) == 0
+    capsys.readouterr()
+    network = digits_convnet().eval()
+    network.load_state_dict(torch.load(weights))
+    assert accuracy_of(network, DATASETS["digits"]()) == found["score"]
+    assert main(["export", out, weights, "--sparsity", str(found["sparsity"]), "--no-calibrate"]) == 0
+    plain = digits_convnet()
+    plain.load_state_dict(torch.load(weights))
+    assert not torch.equal(plain.bn2.running_mean, network.bn2.running_mean)
+    capsys.readouterr()
     packed = str(tmp_path / "model.pof")
     assert main(["pack", out, packed, "--stages", "0.8"]) == 0
     size = pof.open(packed).bytes_for(0.8)
@@ -159,7 +192,7 @@ def test_the_verb(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "chosen: pruned at 0.8" in capsys.readouterr().out
     for words, message in (
         ([out], "give --at-least, --max-bytes or --max-ms"),
-        ([out, "--at-least", "90"], "write 0.9 for 90 %"),
+        ([out, "--at-least", "95"], "write 0.95 for 95 %"),
         ([out, "--max-bytes", "1"], "no state fits"),
     ):
         assert main(["choose", *words]) == 2

@@ -177,3 +177,20 @@ def test_a_missing_extra_is_named(missing: str, remedy: str, tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert remedy in done.stderr.splitlines()[-1]
+
+
+def test_a_model_of_ones_own_without_a_convolution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "import torch.nn as nn\ndef net(num_classes):\n"
+    source += "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, num_classes))\n"
+    (tmp_path / "own_net.py").write_text(source + "def wrong(classes):\n    return net(classes)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = str(Path(__file__).parents[1] / "recipes" / "digits-pof.toml")
+    words = ["--set", "run.epochs=1", "--set", "table.sparsities=[]", "--set", "table.bands=[]", "--out", "run"]
+    assert main(["train", recipe, "--model", "own_net:wrong", *words]) == 2
+    assert "it may take num_classes, and nothing else" in capsys.readouterr().err
+    assert main(["train", recipe, "--model", "own_net:net", *words]) == 0
+    assert main(["export", "run", "net.onnx", "--sparsity", "0.5"]) == 0
+    assert run_onnx(tmp_path / "net.onnx", torch.randn(3, 1, 8, 8)).shape == (3, 10)

@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "on_sphere": {"magnitude", "planning", "recovery", "rows"},
     "weight_states": {"errors", "ladder", "magnitude", "on_sphere", "planning", "recovery", "rows", "states", "watch"},
     "model_states": {"calibrate", "eager", "errors", "planning", "prunable", "states", "weight_states"},
-    "sensitivity": {"errors", "table"},
+    "sensitivity": {"errors", "magnitude", "table"},
     "choosing": {FRONT_DOOR, "errors", "states", "table"},
     "elastic": {
         "calibrate",

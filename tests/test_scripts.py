@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 CALLS = {
     "eval": ["{run}/run", "--sparsity", "0.5"],
-    "sweep": ["{run}/model.pof", "--sparsities", "0.5"],
+    "sweep": ["{run}/model.pof", "--sparsities", "0.5,0.8"],
     "choose": ["{run}/run", "--max-bytes", "1e6"],
     "pack": ["{run}/run", "{out}/model.pof"],
     "unpack": ["{run}/model.pof", "{out}/model.pth"],

@@ -147,6 +147,18 @@ class _Seen:
         return tuple(map(self.trial, self._found))
 
 
+def score_of(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:
+    """What `evaluate` gives, as a number."""
+    found: Any = evaluate(model)
+    try:
+        score = float(found.detach() if isinstance(found, torch.Tensor) else found)
+    except (TypeError, ValueError, RuntimeError):
+        raise PofError(f"evaluate gave {found!r}: let it return a number, the higher the better") from None
+    if score != score:
+        raise PofError("evaluate gave NaN: let it return a number, the higher the better")
+    return score
+
+
 class LiveMeasures:
     """Measures states of a live model.
 
@@ -178,7 +190,7 @@ class LiveMeasures:
         with self._at(state.sparsity, state.band_start):
             if state != DENSE:
                 self._prepare()
-            return float(self._evaluate(self._model))
+            return score_of(self._evaluate, self._model)
 
     def bytes(self, state: State) -> int:
         """Of a .pof file of the dense model, as far as the state needs them, with stages for just that."""

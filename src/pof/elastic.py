@@ -11,9 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from pof.calibrate import estimate_statistics
+from pof.calibrate import check_batches, estimate_statistics
 from pof.checks import check_choice
-from pof.choosing import Choice, Limits, LiveMeasures, Values, candidates, choose_state
+from pof.choosing import Choice, Limits, LiveMeasures, Values, candidates, choose_state, score_of
 from pof.errors import PofError
 from pof.globs import as_globs
 from pof.hold import hold_zeros
@@ -212,8 +212,11 @@ class Elastic:
             (0.62, 7)
         """
         limits = Limits(at_least, max_bytes, max_ms)
+        self._refuse_training()
         if max_ms is not None and example is None:
             raise PofError("max_ms needs inputs to time the model with: pass example=")
+        if calibrate is not None:
+            check_batches(calibrate)
         batches = None if calibrate is None else list(calibrate)
         saving = {"values": values, "scope": self.scope, "magnitudes": self.magnitudes, "sparsities": self._sparsities}
 
@@ -239,18 +242,24 @@ class Elastic:
                 of small differences than an accuracy.
             sparsities: those that each weight tensor is tried at.
         """
+        self._refuse_training()
         with self.at(0.0):
-            dense = float(evaluate(self._model))
+            dense = score_of(evaluate, self._model)
             rows = [self._alone(entry.name, evaluate, sparsities) for entry in self.plan]
         counts = {entry.name: entry.weights for entry in self.plan}
         return Sensitivity(dense, tuple(sparsities), tuple(rows), counts)
+
+    def _refuse_training(self) -> None:
+        """Scores of a network whose BatchNorm is in training are not those that it has afterwards, and change it."""
+        if any(module.training and getattr(module, "track_running_stats", False) for module in self._model.modules()):
+            raise PofError("the model is in training mode: call model.eval() first, BatchNorm changes there")
 
     def _alone(self, name: str, evaluate: Callable[[nn.Module], float], sparsities: Sequence[float]) -> Row:
         one = Elastic(self._model, magnitudes=self.magnitudes, include=(escape(name),))
         scores = []
         for sparsity in sparsities:
             with one.at(sparsity):
-                scores.append(float(evaluate(self._model)))
+                scores.append(score_of(evaluate, self._model))
         return Row(name, tuple(scores))
 
     def refresh(self) -> None:

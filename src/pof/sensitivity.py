@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pof.errors import PofError
+from pof.magnitude import check_sparsity
 from pof.table import text_table
 
 SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
@@ -43,6 +44,7 @@ class Sensitivity:
         """
         total = sum(self.weights.values())
         most = max(self.sparsities)
+        check_sparsity(sparsity)
         if not 0 <= sparsity <= most:
             raise PofError(f"sparsity={sparsity!r} must be in [0, {most:g}], the largest that was tried")
         curves = {row.name: self._curve(row) for row in self.rows}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pof.cli import trained
 from pof.cli.shares import share
 from pof.errors import PofError
+from pof.urls import suffix_of
 
 if TYPE_CHECKING:
     from pof.choosing import Choice, Trial
@@ -39,8 +40,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.at_least is None and options.max_bytes is None and options.max_ms is None:
         raise PofError("nothing to choose by: give --at-least, --max-bytes or --max-ms")
-    if options.at_least is not None and not 0 <= options.at_least <= 1:
-        raise PofError(f"--at-least {options.at_least:g} must be in [0, 1]: write 0.9 for 90 %")
+    least = options.at_least
+    if least is not None and not 0 <= least <= 1:
+        raise PofError(f"--at-least {least:g} must be in [0, 1]: write {least / 100:g} for {least:g} %")
     limits = Limits(options.at_least, options.max_bytes, options.max_ms)
     found = trained.load(options)
     from pof.train.fitting import choose_for
@@ -53,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print(choice)
     print(f"chosen: {choice.state}")
+    if calibrate and suffix_of(options.source) != ".pof":
+        print("BatchNorm statistics were re-estimated for each state; pof export does the same")
     return 0
 
 

@@ -3,6 +3,8 @@
 FILE is a .pof file or another file of weights (also a URL), or a run's folder.
 The ending of OUT says what is written: .safetensors or .pth (the state_dict,
 with the original keys), .onnx or .pt2 (the network, for batches of any size).
+BatchNorm statistics of a pruned state are those that a .pof file keeps for it;
+for others they are re-estimated from training images, as in pof choose.
 
 example: pof export model.pof model.onnx --sparsity 0.8
 """
@@ -30,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sparsity", type=share, help="share of weights to prune (none)")
     parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
     parser.add_argument("--size", type=int, metavar="PIXELS", help="of images, for a graph (as the data, else 224)")
+    parser.add_argument("--scope", choices=("layer", "global"), default="layer", help="what is ranked together (layer)")
+    parser.add_argument("--no-calibrate", action="store_true", help="do not re-estimate BatchNorm statistics")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
 
@@ -59,7 +63,10 @@ def run(options: argparse.Namespace) -> int:
             raise PofError(f"this needs {error.name}: pip install {error.name}") from None
         import torch
 
-        found = load_at(options.source, options.model, options.sparsity, options.recover_from)
+        found = load_at(
+            options.source, options.model, options.sparsity, options.recover_from,
+            scope=options.scope, calibrate=not options.no_calibrate,
+        )  # fmt: skip
         size = options.size or found.size
         done = export(found.model, options.target, torch.randn(2, found.channels, size, size) if is_graph else None)
     print(json.dumps(_figures(done)) if options.json else _text(done, is_graph))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pof.cli import trained
 from pof.errors import PofError
+from pof.urls import suffix_of
 
 if TYPE_CHECKING:
     from pof.states import State
@@ -23,7 +24,7 @@ HELP = "test a trained network over sparsities and bands"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof sweep`."""
     trained.add_arguments(parser)
-    parser.add_argument("--sparsities", metavar="S", nargs="*", type=float, help="to test (those of the recipe)")
+    parser.add_argument("--sparsities", metavar="S", nargs="*", help="to test, such as 0.5 0.8 (those of the recipe)")
     parser.add_argument("--bands", metavar="S1-S2", nargs="*", help="to test, such as 0.3-0.7 (those of the recipe)")
 
 
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     from pof.train.evaluate import sweep, sweep_file
 
     states, rows = _states(options, found.recipe.table), list[dict[str, Any]]()
-    file = PofFile(options.source) if options.source.endswith(".pof") else None
+    file = PofFile(options.source) if suffix_of(options.source) == ".pof" else None
     as_ranked = options.scope is None and options.magnitudes is None
     of_file = as_ranked and file is not None and bool(file.kept_statistics())
     if file is not None and of_file:
@@ -68,4 +69,9 @@ def _states(options: argparse.Namespace, table: "TableRecipe") -> "tuple[State, 
     if any(len(band) != 2 for band in bands):
         raise PofError(f"--bands {' '.join(options.bands)} must be pairs, such as 0.3-0.7 0.5-0.9")
     pairs = tuple((low, high) for low, high in bands)
-    return TableRecipe(sparsities=tuple(options.sparsities or ()), bands=pairs).states()
+    parts = [part for word in options.sparsities or () for part in word.split(",") if part.strip()]
+    try:
+        sparsities = tuple(map(float, parts))
+    except ValueError:
+        raise PofError(f"--sparsities {' '.join(options.sparsities)} must be numbers, such as 0.5 0.8") from None
+    return TableRecipe(sparsities=sparsities, bands=pairs).states()

@@ -97,11 +97,11 @@ class CompiledModel:
         header = ("layer", "operation", "output", "sparsity", "engine", "ms", "speed-up")
         rows = [
             (t.name, t.operation, "x".join(map(str, t.shape)), f"{t.sparsity:.0%}", t.engine,
-             f"{t.sparse if t.engine == 'sparse' and t.sparse is not None else t.dense:.2f}",
+             f"{t.sparse if t.engine == 'sparse' and t.sparse is not None else t.dense:.3g}",
              f"{t.dense / t.sparse:.2f}x" if t.engine == "sparse" and t.sparse else "-")
             for t in times.layers
         ]  # fmt: skip
-        total = f"whole model: {times.plain:.1f} ms plain, {times.compiled:.1f} ms compiled"
+        total = f"whole model: {times.plain:.3g} ms plain, {times.compiled:.3g} ms compiled"
         if self._choices[_key(wanted)].plan is None:
             verdict = "the plain model is used: compiling gains nothing at this size and sparsity"
         else:

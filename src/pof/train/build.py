@@ -111,7 +111,10 @@ def _import_model(name: str, classes: int) -> nn.Module:
         )
         raise PofError(f"model.name={name!r} cannot be imported ({error}): {where}") from None
     takes_classes = callable(make) and "num_classes" in inspect.signature(make).parameters
-    made = make(num_classes=classes) if takes_classes else make()
+    try:
+        made = make(num_classes=classes) if takes_classes else make()
+    except TypeError as error:
+        raise PofError(f"model.name={name!r}: {error}; it may take num_classes, and nothing else") from error
     if not isinstance(made, nn.Module):
         raise PofError(f"model.name={name!r} gave a {type(made).__name__}, not a torch.nn.Module")
     return made

@@ -104,7 +104,7 @@ class RunRecipe:
     def __post_init__(self) -> None:
         check_choice(self.precision, "run.precision", ("no", "bf16", "fp16"))
         for name in ("epochs", "accumulate", "evaluate_every"):
-            check_whole(getattr(self, name), f"run.{name}", "a whole number")
+            check_whole(getattr(self, name), f"run.{name}", "how many")
         for name, most in (("seed", 2**63), ("checkpoint_steps", 2**31)):
             if not 0 <= getattr(self, name) < most:
                 raise PofError(f"run.{name}={getattr(self, name)} must be a whole number, 0 or more, below {most}")
@@ -175,7 +175,9 @@ def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
         with at_hand(path) as file:
             table = tomllib.loads(file.read_text())
     except FileNotFoundError:
-        raise PofError(f"no recipe at {str(path)!r}: name a .toml file, such as recipes/digits-pof.toml") from None
+        raise PofError(
+            f"no recipe at {str(path)!r}: name a .toml file; those of pof are in recipes/ of its repository"
+        ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PofError(f"cannot read the recipe {str(path)!r}: {error}") from None
     for change in changes:

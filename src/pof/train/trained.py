@@ -13,14 +13,15 @@ from pof.errors import PofError
 from pof.file import PofFile
 from pof.states import DENSE, Magnitudes, Scope, asked_state
 from pof.train.build import build_data, build_model, magnitudes_of, weights_facts
+from pof.train.evaluate import calibration_batches
 from pof.train.origin import RECORDS
 from pof.train.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 from pof.train.records import Records
 from pof.train.weights import facts_of, load_state, read_weights
 from pof.urls import is_remote, local, suffix_of
 
-SIZES = {"cifar10": 32, "fashion_mnist": 28, "digits": 8}
-"""Height and width of the images, of datasets that have them fixed."""
+SHAPES = {"cifar10": (3, 32), "fashion_mnist": (1, 28), "digits": (1, 8)}
+"""Channels, and height and width, of the images of datasets that have them fixed."""
 
 
 CLASSES = 10
@@ -72,9 +73,18 @@ class AtState:
 
 
 def load_at(
-    source: str | Path, model: str | None = None, sparsity: float | None = None, recover_from: float | None = None
+    source: str | Path,
+    model: str | None = None,
+    sparsity: float | None = None,
+    recover_from: float | None = None,
+    *,
+    scope: Scope = "layer",
+    calibrate: bool = False,
 ) -> AtState:
-    """The network of a file or a run at a sparsity; with the BatchNorm statistics that a .pof file keeps for it."""
+    """The network of a file or a run at a sparsity; with the BatchNorm statistics that a .pof file keeps for it.
+
+    `calibrate` re-estimates those of other sources, if it is known what data they were trained with.
+    """
     path, folder = _found(source)
     recipe = None if folder is None else recipe_of(folder)
     facts = facts_of(path) if recipe is None else weights_facts(recipe)
@@ -89,12 +99,15 @@ def load_at(
     load_state(network, tensors, path)
     if not in_file and state != DENSE:
         magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
-        elastic = Elastic(network, magnitudes=magnitudes)
+        elastic = Elastic(network, magnitudes=magnitudes, scope=scope)
         elastic.recover(band, state.sparsity) if band is not None else elastic.prune(state.sparsity)
+        if calibrate and "data" in facts:
+            data = build_data(DataRecipe(name=facts["data"]) if recipe is None else recipe.data)
+            elastic.calibrate(calibration_batches(data))
     layers = [value for value in network.state_dict().values() if value.dim() in (2, 4)]
     if not layers:
         raise PofError(f"{str(path)!r} holds no weights of layers")
-    return AtState(network, layers[0].shape[1], SIZES.get(facts.get("data", ""), 224))
+    return AtState(network, *SHAPES.get(facts.get("data", ""), (layers[0].shape[1], 224)))
 
 
 def _network_for(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
