@@ -197,3 +197,55 @@ def test_the_verb(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ):
         assert main(["choose", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_limits_and_bands_are_numbers_in_range() -> None:
+    elastic = pof.Elastic(nn.Linear(10, 10))
+    for asked in ({"at_least": float("nan")}, {"max_bytes": float("inf")}, {"at_least": "0.9"}):
+        with pytest.raises(pof.PofError, match="must be a number"):
+            elastic.choose(lambda _: 1.0, **asked)  # type: ignore[arg-type]
+    for start in (1.5, 30, float("nan"), 0.99):
+        with pytest.raises(pof.PofError, match="recover_from"):
+            elastic.choose(lambda _: 1.0, at_least=0.5, recover_from=start)
+
+
+def test_layers_too_small_for_the_sparsest_states_do_not_end_the_search() -> None:
+    torch.manual_seed(0)
+    elastic = pof.Elastic(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))), scope="global")
+    assert elastic.choose(lambda _: 1.0, at_least=0.5).state.sparsity == 0.94
+
+
+def test_what_is_chosen_held_when_it_was_measured() -> None:
+    class Noisy(Curve):
+        def milliseconds(self, state: State) -> float:
+            # The state at the end of the search is slow when it is timed.
+            return 30.0 if state.sparsity == 0.47 else super().milliseconds(state)
+
+    found = choose_state(candidates(), Noisy(0.47), Limits(at_least=0.5, max_ms=9))
+    assert found.milliseconds is not None
+    assert found.milliseconds <= 9
+    assert found.score == 0.9
+
+
+def test_bytes_of_a_file_need_not_fall_with_the_sparsity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    file = str(tmp_path / "digits.pof")
+    pof.save(digits_convnet(), file, metadata={"model": "digits_convnet", "data": "digits"})
+    most = pof.open(file).bytes_for(0.9, 0.3)
+    assert most < pof.open(file).bytes_for(0.99, 0.3)
+    assert main(["choose", file, "--recover-from", "0.3", "--max-bytes", str(most), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] <= most
+
+
+def test_inputs_by_name_can_be_timed() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            found: torch.Tensor = self.one(x) * scale
+            return found
+
+    elastic = pof.Elastic(Named().eval())
+    assert elastic.choose(max_ms=1e6, example={"x": torch.ones(2, 8)}).milliseconds is not None

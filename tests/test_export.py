@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import pof
 from pof.cli.main import main
-from pof.exporting import Exported
+from pof.exporting import Exported, _deviation
 
 SHIPPED = Path(pof.__file__).parent / "shipped" / "cifar10-resnet20-nested.pof"
 # Of torch itself, when it first compiles.
@@ -194,3 +194,46 @@ def test_a_model_of_ones_own_without_a_convolution(
     assert main(["train", recipe, "--model", "own_net:net", *words]) == 0
     assert main(["export", "run", "net.onnx", "--sparsity", "0.5"]) == 0
     assert run_onnx(tmp_path / "net.onnx", torch.randn(3, 1, 8, 8)).shape == (3, 10)
+
+
+def test_a_comparison_sees_nan_and_other_shapes() -> None:
+    same, ones = nn.Identity(), torch.ones(2, 2)
+    assert _deviation(same, (ones,), {}, ones + 1e-3) == pytest.approx(1e-3, rel=1e-3)
+    for wrong in (torch.full((2, 2), float("nan")), torch.ones(1), torch.ones(2, 3), torch.full((2, 2), float("inf"))):
+        assert _deviation(same, (ones,), {}, wrong) == float("inf")
+    unbounded = torch.tensor([float("inf"), 1.0])
+    assert _deviation(same, (unbounded,), {}, unbounded) == 0.0
+    assert _deviation(same, (unbounded,), {}, torch.tensor([5.0, 1.0])) == float("inf")
+
+
+def test_a_fixed_batch_is_told_from_a_free_one(tmp_path: Path) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(8, 4)
+
+        def forward(self, x: Tensor, t: Tensor) -> Tensor:
+            found: Tensor = self.one(x) + t.sum()
+            return found
+
+    assert not pof.export(Two(), tmp_path / "a.pt2", (torch.randn(1, 8), torch.randn(5, 2))).free_batch
+    assert pof.export(Two(), tmp_path / "b.pt2", (torch.randn(3, 8), torch.randn(5, 2))).free_batch
+
+
+def test_half_precision_and_what_is_no_model(tmp_path: Path) -> None:
+    found = pof.export(nn.Linear(16, 16).half(), tmp_path / "half.onnx", torch.randn(2, 16).half())
+    assert found.deviation is not None
+    assert found.deviation < 1e-2
+    with pytest.raises(pof.PofError, match="then the path"):
+        pof.export("half.onnx", nn.Linear(2, 2))  # type: ignore[arg-type]
+
+    class Extra(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"a": 1}
+
+    with pytest.raises(pof.PofError, match="'_extra_state' of the state_dict is no plain tensor"):
+        pof.export(Extra(2, 2), tmp_path / "extra.pth")
+    with torch.device("meta"):
+        empty = nn.Linear(2, 2)
+    with pytest.raises(pof.PofError, match="no plain tensor with values"):
+        pof.export(empty, tmp_path / "empty.safetensors")

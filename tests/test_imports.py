@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "weight_states": {"errors", "ladder", "magnitude", "on_sphere", "planning", "recovery", "rows", "states", "watch"},
     "model_states": {"calibrate", "eager", "errors", "planning", "prunable", "states", "weight_states"},
     "sensitivity": {"errors", "magnitude", "table"},
-    "choosing": {FRONT_DOOR, "errors", "states", "table"},
+    "choosing": {FRONT_DOOR, "errors", "magnitude", "states", "table"},
     "elastic": {
         "calibrate",
         "checks",
@@ -62,6 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors",
         "globs",
         "hold",
+        "magnitude",
         "model_states",
         "planning",
         "sensitivity",

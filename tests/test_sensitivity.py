@@ -50,6 +50,24 @@ def test_names_with_brackets() -> None:
     assert {row.name: row.scores for row in found.rows} == {"a[0].weight": (0.0,), "a0.weight": (-8.0,)}
 
 
+def test_sparsities_are_sorted_and_checked() -> None:
+    elastic = pof.Elastic(nn.Linear(10, 10))
+    assert elastic.sensitivity(lambda _: 1.0, iter((0.9, 0.5, 0.5))).sparsities == (0.5, 0.9)  # type: ignore[arg-type]
+    for wrong in ((), (0.0,), (50,), ("a",)):
+        with pytest.raises(pof.PofError):
+            elastic.sensitivity(lambda _: 1.0, wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_allocated_is_taken_by_an_elastic() -> None:
+    model = nn.ModuleDict({"a[0]": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+    found = pof.Elastic(model).sensitivity(lambda m: -float((m["b"].weight == 0).sum()), (0.5,))  # type: ignore[index]
+    elastic = pof.Elastic(model, sparsities=found.allocate(0.25))
+    elastic.prune(0.25)
+    assert {row.name: row.zeros for row in elastic.layers()} == {"a[0].weight": 8, "b.weight": 0}
+    with pytest.raises(pof.PofError, match=r"pass 0\.8 for 80 %"):
+        found.allocate(80)
+
+
 def test_it_beats_the_same_sparsity_everywhere_on_a_trained_model() -> None:
     data = DATASETS["digits"]()
     torch.manual_seed(0)

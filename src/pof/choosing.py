@@ -1,11 +1,13 @@
 """Finding the state that fits: the sparsest that is good enough, or the densest that is small or fast enough."""
 
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -14,6 +16,7 @@ from torch import nn
 
 import pof
 from pof.errors import PofError
+from pof.magnitude import check_sparsity
 from pof.states import DENSE, State, pruned_state
 from pof.table import text_table
 
@@ -34,6 +37,16 @@ class Limits:
     def __post_init__(self) -> None:
         if self.at_least is None and self.max_bytes is None and self.max_ms is None:
             raise PofError("nothing to choose by: pass at_least=, max_bytes= or max_ms=")
+        for name, value in vars(self).items():
+            if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
+                raise PofError(f"{name}={value!r} must be a number")
+
+    def hold(self, trial: "Trial") -> bool:
+        """Whether all that is asked for was measured, and holds."""
+        least = (self.at_least, trial.score)
+        most = ((self.max_bytes, trial.bytes), (self.max_ms, trial.milliseconds))
+        good = least[0] is None or (least[1] is not None and least[1] >= least[0])
+        return good and all(limit is None or (found is not None and found <= limit) for limit, found in most)
 
 
 class Measures(Protocol):
@@ -81,6 +94,10 @@ class Choice:
 
 def candidates(recover_from: float | None = None) -> list[State]:
     """The states to choose from, dense first: pruned ones, or those with a band filled from `recover_from` on."""
+    if recover_from is not None:
+        check_sparsity(recover_from, "recover_from")
+        if recover_from >= 1 - STEP:
+            raise PofError(f"recover_from={recover_from:g} leaves no band: it must be below {1 - STEP:g}")
     grid = [round(STEP * number, 2) for number in range(1, round(1 / STEP))]
     return [DENSE, *(pruned_state(s, recover_from) for s in grid if recover_from is None or s > recover_from)]
 
@@ -105,10 +122,20 @@ def choose_state(states: Sequence[State], measures: Measures, limits: Limits) ->
                 f"below at_least={least:g}"
             )
         chosen = states[_bisect(first, len(states), lambda i: seen.of("score", states[i]) >= least)]
-    for kind in (kind for kind, most in costs.items() if most is not None):
-        seen.of(kind, chosen)
+    asked = {kind: most for kind, most in costs.items() if most is not None}
+    if any(seen.of(kind, chosen) > most for kind, most in asked.items()):
+        # Times vary from call to call: take what was seen to hold.
+        chosen = _seen_to_hold(states, seen, limits)
     found = seen.trial(chosen)
     return Choice(found.state, found.score, found.bytes, found.milliseconds, seen.trials())
+
+
+def _seen_to_hold(states: Sequence[State], seen: "_Seen", limits: Limits) -> State:
+    """The best of the states that were measured in full and hold."""
+    holding = [trial for trial in seen.trials() if limits.hold(trial)]
+    if not holding:
+        raise PofError("no state that was measured holds: times vary too much, measure on an idle machine")
+    return sorted((trial.state for trial in holding), key=states.index)[-1 if limits.at_least is not None else 0]
 
 
 def _first_within(states: Sequence[State], seen: "_Seen", kind: str, most: float) -> int:
@@ -154,8 +181,8 @@ def score_of(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:
         score = float(found.detach() if isinstance(found, torch.Tensor) else found)
     except (TypeError, ValueError, RuntimeError):
         raise PofError(f"evaluate gave {found!r}: let it return a number, the higher the better") from None
-    if score != score:
-        raise PofError("evaluate gave NaN: let it return a number, the higher the better")
+    if not math.isfinite(score):
+        raise PofError(f"evaluate gave {score}: let it return a number, the higher the better")
     return score
 
 
@@ -181,7 +208,7 @@ class LiveMeasures:
         example: Any,
     ) -> None:
         self._model, self._at, self._evaluate, self._prepare, self._saving = model, at, evaluate, prepare, saving
-        self._inputs = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+        self._example = example
 
     def score(self, state: State) -> float:
         """What `evaluate` gives."""
@@ -203,17 +230,19 @@ class LiveMeasures:
     def milliseconds(self, state: State) -> float:
         """Of a call of the compiled model."""
         with self._at(state.sparsity, state.band_start):
-            return compiled_milliseconds(self._model, self._inputs)
+            return compiled_milliseconds(self._model, self._example)
 
 
 @torch.no_grad()
-def compiled_milliseconds(model: nn.Module, inputs: Sequence[Any]) -> float:
+def compiled_milliseconds(model: nn.Module, example: Any) -> float:
     """The median of a few calls of `model`, as it is now, after `pof.compile`."""
-    fast = pof.compile(model, inputs)
-    fast(*inputs)
+    fast = pof.compile(model, example)
+    named = dict(example) if isinstance(example, Mapping) else {}
+    inputs = () if named else tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    fast(*inputs, **named)
     seconds = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
-        fast(*inputs)
+        fast(*inputs, **named)
         seconds.append(time.perf_counter() - start)
     return 1e3 * statistics.median(seconds)

@@ -1,7 +1,7 @@
 """A live model at any sparsity: pruned, recovered and dense again, in place, without a wrapper."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
 from typing import Any
@@ -17,6 +17,7 @@ from pof.choosing import Choice, Limits, LiveMeasures, Values, candidates, choos
 from pof.errors import PofError
 from pof.globs import as_globs
 from pof.hold import hold_zeros
+from pof.magnitude import check_sparsity
 from pof.model_states import ModelStates
 from pof.planning import Plan, plan, unwrap
 from pof.sensitivity import SPARSITIES, Row, Sensitivity
@@ -226,7 +227,7 @@ class Elastic:
 
         measures = LiveMeasures(self._model, self.at, evaluate, prepare, {**saving, **self._globs}, example)
         with self.at(0.0):
-            found = choose_state(candidates(recover_from), measures, limits)
+            found = choose_state(self._reachable(candidates(recover_from)), measures, limits)
         self._states.go(found.state)
         return found
 
@@ -243,11 +244,22 @@ class Elastic:
             sparsities: those that each weight tensor is tried at.
         """
         self._refuse_training()
+        sparsities = tuple(sorted({check_sparsity(sparsity) for sparsity in sparsities}))
+        if not sparsities or sparsities[-1] == 0:
+            raise PofError("sparsities must list one or more above 0, such as (0.5, 0.9)")
         with self.at(0.0):
             dense = score_of(evaluate, self._model)
             rows = [self._alone(entry.name, evaluate, sparsities) for entry in self.plan]
         counts = {entry.name: entry.weights for entry in self.plan}
-        return Sensitivity(dense, tuple(sparsities), tuple(rows), counts)
+        return Sensitivity(dense, sparsities, tuple(rows), counts)
+
+    def _reachable(self, states: list[State]) -> list[State]:
+        """Without the last ones, if small layers do not get that sparse when all are ranked together."""
+        for count in range(len(states), 1, -1):
+            with suppress(PofError):
+                self._states.check_reachable(states[count - 1])
+                return states[:count]
+        return states[:1]
 
     def _refuse_training(self) -> None:
         """Scores of a network whose BatchNorm is in training are not those that it has afterwards, and change it."""

@@ -1,5 +1,6 @@
 """A model as it is now, in a file that other tools read: safetensors, .pth, ONNX or `torch.export`'s .pt2."""
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from pof.urls import suffix_of
 
 GRAPHS = (".onnx", ".pt2")
 TOLERANCE = 1e-4
-"""How far outputs may be from torch's, of the largest of them."""
+"""How far outputs may be from torch's, of the largest of them (or of 1, if all are smaller)."""
+HALF_TOLERANCE = 2e-2
+"""The same for models in half precision."""
 ONE_FILE = 1 << 30
 """Larger ONNX models need a second file for their weights, beside the first."""
 
@@ -61,6 +64,8 @@ def export(model: nn.Module, path: str | Path, example: Any = None) -> Exported:
         ...     int((torch.load(f"{folder}/half.pth")["weight"] == 0).sum())
         16
     """
+    if not isinstance(model, nn.Module):
+        raise PofError(f"model is a {type(model).__name__}: pass a torch.nn.Module, then the path")
     target = check_target(path, (*TENSORS, *GRAPHS))
     inner = unwrap(model)
     if suffix_of(target) in TENSORS:
@@ -68,7 +73,10 @@ def export(model: nn.Module, path: str | Path, example: Any = None) -> Exported:
     if example is None:
         raise PofError(f"{suffix_of(target)} holds a graph, which needs inputs: pass example=, such as a batch")
     args, keywords = _inputs(example)
-    copied = deepcopy(inner).eval()
+    try:
+        copied = deepcopy(inner).eval()
+    except Exception as error:  # each module may have its own reason
+        raise PofError(f"the model cannot be copied, which an export needs: {str(error).splitlines()[0]}") from error
     graph = exported_graph(copied, args, keywords)
     with replacing(target) as temporary:
         if suffix_of(target) == ".onnx":
@@ -79,10 +87,15 @@ def export(model: nn.Module, path: str | Path, example: Any = None) -> Exported:
                 torch.export.save(graph, temporary)
                 outputs = torch.export.load(temporary).module()(*args, **keywords)
         deviation = None if outputs is None else _deviation(copied, args, keywords, outputs)
-        if deviation is not None and not deviation <= TOLERANCE:
+        if deviation is not None and deviation > _tolerance(copied):
             raise PofError(f"the exported {path!s} gives outputs that differ by {deviation:.1e}: it is not written")
         size = temporary.stat().st_size
-    return Exported(str(path), size, bool(graph.range_constraints), deviation)
+    return Exported(str(path), size, _is_free(graph), deviation)
+
+
+def _tolerance(model: nn.Module) -> float:
+    half = any(weight.dtype in (torch.float16, torch.bfloat16) for weight in model.parameters())
+    return HALF_TOLERANCE if half else TOLERANCE
 
 
 def _inputs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -98,6 +111,14 @@ def _inputs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         lambda leaf: torch.cat((leaf, leaf)) if isinstance(leaf, Tensor) and leaf.dim() else leaf, (listed, named)
     )
     return args, keywords
+
+
+def _is_free(graph: ExportedProgram) -> bool:
+    """Whether the first size of each input that has one is open."""
+    inputs = {name for name in graph.graph_signature.user_inputs if isinstance(name, str)}
+    values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder" and node.name in inputs]
+    sizes = [value.shape[0] for value in values if isinstance(value, Tensor) and value.dim()]
+    return bool(sizes) and not any(isinstance(size, int) for size in sizes)
 
 
 def _write_onnx(graph: ExportedProgram, path: Path) -> None:
@@ -119,7 +140,10 @@ def _run_onnx(path: Path, args: tuple[Any, ...], keywords: dict[str, Any]) -> li
         import onnxruntime
     except ModuleNotFoundError:
         return None
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:  # its own, such as for operations that it does not have in bfloat16
+        raise PofError(f"onnxruntime does not run what torch wrote: {str(error).splitlines()[0]}") from error
     leaves = [leaf for leaf in pytree.tree_leaves((args, keywords)) if isinstance(leaf, Tensor)]
     fed = {item.name: leaf.detach().cpu().numpy() for item, leaf in zip(session.get_inputs(), leaves, strict=True)}
     return [torch.from_numpy(value) for value in session.run(None, fed)]
@@ -130,8 +154,12 @@ def _deviation(model: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
         wanted = model(*args, **keywords)
     worst = 0.0
     for ours, theirs in zip(_tensors(outputs), _tensors(wanted), strict=True):
-        scale = float(theirs.abs().max()) if theirs.numel() else 0.0
-        worst = max(worst, float((ours - theirs).abs().max()) / max(scale, 1e-12) if theirs.numel() else 0.0)
+        finite = theirs.isfinite()
+        if ours.shape != theirs.shape or not torch.equal(ours[~finite].nan_to_num(), theirs[~finite].nan_to_num()):
+            return math.inf
+        if bool(finite.any()):
+            difference = float((ours - theirs)[finite].abs().max()) / max(1.0, float(theirs[finite].abs().max()))
+            worst = max(worst, difference if math.isfinite(difference) else math.inf)
     return worst
 
 

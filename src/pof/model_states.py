@@ -62,6 +62,10 @@ class ModelStates:
         self.statistics.enter(counts)
         self.state, self._counts_now, self._between = state, counts, False
 
+    def check_reachable(self, state: State) -> None:
+        """Refuse a state that the layers cannot be in."""
+        self._counts_of(state)
+
     def check(self) -> None:
         """Refuse to go on from a model that somebody else changed."""
         self.check_layers()

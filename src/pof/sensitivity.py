@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from itertools import pairwise
 
 from pof.errors import PofError
@@ -37,7 +38,7 @@ class Sensitivity:
         return f"{text_table(header, rows)}\ndense: {self.dense:.4f}"
 
     def allocate(self, sparsity: float) -> dict[str, float]:
-        """Sparsities by name that give `sparsity` in all, where zeros cost least.
+        """Sparsities by name (as a glob) that give `sparsity` in all, where zeros cost least.
 
         What pruning several costs is taken for the sum of what each costs alone; each curve is replaced by the largest
         convex one below it, so that the next zeros always go where the score falls least a zero.
@@ -58,7 +59,7 @@ class Sensitivity:
             taken = min(zeros, left)
             given[name] += taken
             left -= taken
-        return {name: zeros / self.weights[name] for name, zeros in given.items()}
+        return {escape(name): zeros / self.weights[name] for name, zeros in given.items()}
 
     def _curve(self, row: Row) -> list[Point]:
         """Corners of the convex curve below what pruning this tensor costs, from no zeros on."""

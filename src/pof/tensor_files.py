@@ -20,6 +20,9 @@ def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Map
 
     Only safetensors keeps the metadata.
     """
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_meta:
+            raise PofError(f"{name!r} of the state_dict is no plain tensor with values: take it out, or materialise it")
     if suffix_of(path) == ".safetensors":
         _refuse_many_copies(tensors)
         with replacing(path) as temporary:

@@ -12,7 +12,7 @@ from pof.errors import PofError
 
 def is_remote(path: str | Path) -> bool:
     """Whether `path` is a URL; one of file:// is a local path."""
-    return isinstance(path, str) and re.match(r"(?!file://)[a-z0-9+]{2,}(::|://)", path) is not None
+    return isinstance(path, str) and re.match(r"(?!file://)[a-z0-9+]{2,}(::|://)", path, re.IGNORECASE) is not None
 
 
 def local(path: str | Path) -> str | Path:

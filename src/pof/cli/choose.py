@@ -27,7 +27,7 @@ HELP = "find the sparsest state that is good enough, or the densest that fits"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof choose`."""
     trained.add_arguments(parser)
-    parser.add_argument("--at-least", type=share, metavar="ACCURACY", help="of 1, on all test images")
+    parser.add_argument("--at-least", type=float, metavar="ACCURACY", help="of 1, on all test images")
     parser.add_argument("--max-bytes", type=float, metavar="N", help="that are read of the file")
     parser.add_argument("--max-ms", type=float, metavar="MS", help="for one image, compiled, on this CPU")
     parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
@@ -48,14 +48,16 @@ def run(options: argparse.Namespace) -> int:
     from pof.train.fitting import choose_for
 
     calibrate = not options.no_calibrate
-    choice = choose_for(options.source, found, limits, recover_from=options.recover_from, calibrate=calibrate)
+    as_stored = options.scope is None and options.magnitudes is None and calibrate
+    how = {"recover_from": options.recover_from, "calibrate": calibrate, "as_stored": as_stored}
+    choice = choose_for(options.source, found, limits, **how)
     if options.json:
         tried = [{**trial.state._asdict(), **_figures(trial)} for trial in choice.tried]
         print(json.dumps({**choice.state._asdict(), **_figures(choice), "tried": tried}))
         return 0
     print(choice)
     print(f"chosen: {choice.state}")
-    if calibrate and suffix_of(options.source) != ".pof":
+    if calibrate and not (as_stored and suffix_of(options.source) == ".pof"):
         print("BatchNorm statistics were re-estimated for each state; pof export does the same")
     return 0
 

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pof
 from pof.cli import choose, completion, demo, evaluate, export, inspect, pack, report, reproduce, sweep, train, unpack
@@ -28,9 +29,17 @@ VERBS = {
 }
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other mistake is told."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print it and stop."""
+        self.exit(2, f"pof: {message}: {self.prog} --help shows how\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line; making it imports no torch."""
-    top = argparse.ArgumentParser(
+    top = OneLineParser(
         prog="pof",
         description="Recoverable pruning for PyTorch: train once, then any sparsity, and back.",
         epilog="example: pof demo",

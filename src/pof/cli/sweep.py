@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pof.cli import trained
 from pof.errors import PofError
-from pof.urls import suffix_of
 
 if TYPE_CHECKING:
     from pof.states import State
@@ -32,15 +31,12 @@ def run(options: argparse.Namespace) -> int:
     """Evaluate all states and print the table."""
     found = trained.load(options)
     from pof.cli.progress import Bars
-    from pof.file import PofFile
     from pof.report.accuracies import ESTIMATED, OF_THE_FILE, accuracy_table
     from pof.train.evaluate import sweep, sweep_file
 
     states, rows = _states(options, found.recipe.table), list[dict[str, Any]]()
-    file = PofFile(options.source) if suffix_of(options.source) == ".pof" else None
-    as_ranked = options.scope is None and options.magnitudes is None
-    of_file = as_ranked and file is not None and bool(file.kept_statistics())
-    if file is not None and of_file:
+    file = trained.file_with_statistics(options)
+    if file is not None:
         results = sweep_file(found.model, file, found.data, states)
     else:
         results = sweep(found.model, found.elastic, found.data, states)
@@ -49,10 +45,10 @@ def run(options: argparse.Namespace) -> int:
             rows.append(result.as_record())
             bars.update("sweep", len(rows), len(states), str(result.state))
     if options.json:
-        figures = {"test_images": found.data.test_images, "statistics": "file" if of_file else "estimated"}
+        figures = {"test_images": found.data.test_images, "statistics": "file" if file is not None else "estimated"}
         print(json.dumps({**figures, "rows": rows}, indent=2))
         return 0
-    print(accuracy_table(rows, found.data.test_images, OF_THE_FILE if of_file else ESTIMATED))
+    print(accuracy_table(rows, found.data.test_images, ESTIMATED if file is None else OF_THE_FILE))
     return 0
 
 

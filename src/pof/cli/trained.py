@@ -4,8 +4,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from pof.errors import PofError
+from pof.urls import suffix_of
 
 if TYPE_CHECKING:
+    from pof.file import PofFile
     from pof.train.trained import Trained
 
 
@@ -32,3 +34,13 @@ def load(options: argparse.Namespace) -> "Trained":
     return load_trained(
         options.source, model=options.model, data=options.data, scope=options.scope, magnitudes=options.magnitudes
     )
+
+
+def file_with_statistics(options: argparse.Namespace) -> "PofFile | None":
+    """The .pof file that is named, if it keeps BatchNorm statistics and is to be ranked as it was stored."""
+    from pof.file import PofFile
+
+    if suffix_of(options.source) != ".pof" or options.scope is not None or options.magnitudes is not None:
+        return None
+    file = PofFile(options.source)
+    return file if file.kept_statistics() else None

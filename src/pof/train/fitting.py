@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from pof.choosing import Choice, Limits, candidates, choose_state, compiled_milliseconds
 from pof.data.protocol import Dataset
+from pof.errors import PofError
 from pof.file import PofFile
 from pof.states import State
 from pof.train.evaluate import accuracy, calibration_batches
@@ -14,18 +15,24 @@ from pof.urls import suffix_of
 
 
 def choose_for(
-    source: str | Path, found: Trained, limits: Limits, *, recover_from: float | None = None, calibrate: bool = True
+    source: str | Path,
+    found: Trained,
+    limits: Limits,
+    *,
+    recover_from: float | None = None,
+    calibrate: bool = True,
+    as_stored: bool = True,
 ) -> Choice:
     """The state of `found`, loaded from `source`, that fits.
 
     A .pof file is measured as it is: its states have the BatchNorm statistics that it keeps, and the bytes that are
     read of it. The states of other networks have theirs re-estimated, if `calibrate`, and the bytes of a file with
-    exact values that goes as far as they do.
+    exact values that goes as far as they do. `as_stored=False` treats a .pof file like any other.
     """
     example = next(found.data.test_batches(1))[0]
-    if suffix_of(source) == ".pof":
+    if suffix_of(source) == ".pof" and as_stored:
         measures = _FileMeasures(found.model, PofFile(source), found.data, example)
-        return choose_state(candidates(recover_from), measures, limits)
+        return choose_state(_small_enough(candidates(recover_from), measures, limits), measures, limits)
     return found.elastic.choose(
         lambda model: accuracy(model, found.data),
         **vars(limits),
@@ -33,6 +40,18 @@ def choose_for(
         calibrate=calibration_batches(found.data) if calibrate else None,
         example=example,
     )
+
+
+def _small_enough(states: list[State], measures: "_FileMeasures", limits: Limits) -> list[State]:
+    """All states within the bytes: around stages these do not fall from one to the next, so each is looked at."""
+    if limits.max_bytes is None:
+        return states
+    sizes = {state: measures.bytes(state) for state in states}
+    found = [state for state in states if sizes[state] <= limits.max_bytes]
+    if not found:
+        state, size = min(sizes.items(), key=lambda pair: pair[1])
+        raise PofError(f"no state fits: the smallest, {state}, has {size:,} bytes, more than {limits.max_bytes:,g}")
+    return found
 
 
 class _FileMeasures:
@@ -53,7 +72,7 @@ class _FileMeasures:
     def milliseconds(self, state: State) -> float:
         """Of a call of the compiled model, with one image."""
         self._load(state)
-        return compiled_milliseconds(self._model, (self._example,))
+        return compiled_milliseconds(self._model, self._example)
 
     def _load(self, state: State) -> None:
         self._model.load_state_dict(self._file.state_dict(state.sparsity, state.band_start))

@@ -108,6 +108,7 @@ class _Run:
                 if stop or progress.step % every == 0 or progress.step == self._span.steps:
                     self._save(progress.step)
                 if stop and progress.step < self._span.steps:
+                    self._engine.end_training()
                     return Outcome(False, False, progress.step)
         outcome = self._finish(show)
         tracker.finish(outcome.step, outcome.accuracy or 0.0, outcome.table)

@@ -78,7 +78,7 @@ def load_at(
     sparsity: float | None = None,
     recover_from: float | None = None,
     *,
-    scope: Scope = "layer",
+    scope: Scope | None = None,
     calibrate: bool = False,
 ) -> AtState:
     """The network of a file or a run at a sparsity; with the BatchNorm statistics that a .pof file keeps for it.
@@ -99,7 +99,7 @@ def load_at(
     load_state(network, tensors, path)
     if not in_file and state != DENSE:
         magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
-        elastic = Elastic(network, magnitudes=magnitudes, scope=scope)
+        elastic = Elastic(network, magnitudes=magnitudes, scope=scope or cast(Scope, facts.get("scope", "layer")))
         elastic.recover(band, state.sparsity) if band is not None else elastic.prune(state.sparsity)
         if calibrate and "data" in facts:
             data = build_data(DataRecipe(name=facts["data"]) if recipe is None else recipe.data)
