@@ -42,7 +42,7 @@ BUDGETS = {
     "quick": Budget(2, 8, 2, 1, sparsities=(0.8, 0.9), seeds=(0,), headline_seeds=(0, 1)),
     "full": Budget(10, 36, 10, 5, sparsities=(0.6, 0.7, 0.8, 0.9), seeds=(0, 1), headline_seeds=(0, 1)),
 }
-HEADLINES = ("nested", "cram-layer", "cram-global", "tr0.9-0.7", "nested-half")
+HEADLINES = ("nested", "nested-global", "cram-layer", "cram-global", "tr0.9-0.7", "nested-half")
 HEADLINE_METHODS = ("gradual", "dpf", "nested-half-one_shot")
 """Ours and the strongest of the others in the fine-tuned table, at each of its sparsities."""
 
@@ -163,6 +163,8 @@ CRAM: Table = {"name": "cram", "low": 0.5, "high": 0.9}
 def _every_size(plan: Budget, seed: int) -> Iterator[Experiment]:
     table: Table = {"sparsities": [0.0, 0.5, 0.7, 0.8, 0.9], "bands": [[0.5, 0.9]], "scopes": ["layer", "global"]}
     yield Experiment("nested", "every_size", "nested", _recipe(NESTED, plan.every_size, seed, table), 2)
+    everywhere = _recipe({**NESTED, "scope": "global"}, plan.every_size, seed, table)
+    yield Experiment("nested-global", "every_size", "nested, trained global", everywhere, 2)
     for scope in ("layer", "global"):
         recipe = _recipe({**CRAM, "scope": scope}, plan.every_size, seed, table)
         yield Experiment(f"cram-{scope}", "every_size", f"CrAM, trained {scope}", recipe, 2)
