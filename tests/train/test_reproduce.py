@@ -162,6 +162,21 @@ def test_tables_are_made_of_records() -> None:
         with_tables("nothing", [], {}, 0.9)
 
 
+def test_recovered_networks_stand_beside_those_of_other_methods() -> None:
+    states = [
+        {"sparsity": 0.0, "recover_from": 0.0, "accuracy": 0.9, "calibrated": None},
+        {"sparsity": 0.8, "recover_from": 0.35, "accuracy": 0.85, "calibrated": 0.88},
+    ]
+    ours = record("instant", "tr=0.95", states=states)
+    theirs = record("fine_tuned", "DPF", sparsity=0.8, accuracy=0.89, passes=2)
+    elsewhere = record("fine_tuned", "DPF", sparsity=0.7, accuracy=0.895)
+    found = tables([ours, theirs, elsewhere], read_paper(RESULTS / "paper.json"), 0.91)
+    assert "| DPF | 0 | 4 | 80 % | 91.0 | 89.0 (-2.0) |  |" in found
+    assert "| POF tr=0.95 | 0 | 2 | 35-80 | 90.0 | 85.0 (-5.0) | 88.0 (-2.0) |" in found
+    assert "| DPF | 0 | 2 | 70 %" not in found, "nothing of ours to stand beside"
+    assert "| DPF | 75.95 | 75.13 | -0.82 | 80 |" in found
+
+
 def test_passes_are_those_of_the_whole_way() -> None:
     first = record("instant", "tr=0.9")
     second = record("fine_tuned", "POF", after="tr=0.9-quick-0", sparsity=0.8)

@@ -3,11 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pof.report import paper_tables
+from pof.report.markdown import titled
+from pof.report.paper_tables import Paper
+
 SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9)
 BANDS = ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
-PEER_BANDS = ((0.35, 0.8), (0.4, 0.7))
+PEERS = {(0.35, 0.8): "tr=0.95", (0.4, 0.7): "tr=0.9"}
+"""The bands, and the tr, that the paper puts beside networks of DPF and DSR at the same sparsity."""
+RESNETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
 Record = Mapping[str, Any]
-Paper = Mapping[str, Any]
 STATISTICS = {"accuracy": "as trained", "calibrated": "BatchNorm statistics re-estimated"}
 
 
@@ -17,13 +22,15 @@ def tables(records: Sequence[Record], paper: Paper, dense: float) -> str:
     parts = [_every_size(_of(records, "every_size"))]
     for statistics in STATISTICS:
         parts.append(_instant(instant, SPARSITIES, statistics, "Instant pruning"))
-    parts.append(_paper_instant(paper["instant_pruning"]["resnet18"], "ResNet-18"))
+    parts += [paper_tables.instant_pruning(paper["instant_pruning"][name], title) for name, title in RESNETS.items()]
     for statistics in STATISTICS:
-        parts.append(_recovery(instant, (*BANDS, *PEER_BANDS), statistics, "Instant recovery"))
-    parts.append(_paper_recovery(paper["instant_recovery"]["resnet18"], "ResNet-18"))
+        parts.append(_recovery(instant, (*BANDS, *PEERS), statistics, "Instant recovery"))
+    parts += [paper_tables.instant_recovery(paper["instant_recovery"][name], title) for name, title in RESNETS.items()]
+    parts.append(_beside_peers(records, dense))
+    parts.append(paper_tables.beside_peers(paper["instant_recovery"]["resnet50_vs_peers"]))
     for passes in sorted({total_passes(r, records) for r in _of(records, "fine_tuned")}):
         parts.append(_fine_tuned(_compared(records, passes), passes, dense))
-    parts.append(_paper_fine_tuned(paper["fine_tuned"], ("resnet18", "resnet50")))
+    parts.append(paper_tables.fine_tuned(paper["fine_tuned"], ("resnet18", "resnet50")))
     if mobile:
         parts += _mobilenet(mobile, paper)
     return "\n\n".join(part for part in parts if part)
@@ -63,7 +70,7 @@ def _every_size(records: Sequence[Record]) -> str:
     ]
     header = ["method", "seed", "epochs", "pruned by", "dense", *(_state(*state) for state in states[1:])]
     about = f"Two passes a step. {_tested(records)}, statistics re-estimated."
-    return _titled("One network, every size", about, header, rows)
+    return titled("One network, every size", about, header, rows)
 
 
 def _instant(records: Sequence[Record], sparsities: Sequence[float], statistics: str, title: str) -> str:
@@ -72,7 +79,7 @@ def _instant(records: Sequence[Record], sparsities: Sequence[float], statistics:
     rows = [["dense", *(_at(r, 0.0, 0.0, statistics) for r in records)]]
     rows += [[f"{100 * s:g} %", *(_at(r, s, s, statistics) for r in records)] for s in sparsities]
     header = ["sparsity", *(_column(r) for r in records)]
-    return _titled(f"{title}, {STATISTICS[statistics]}", f"{_tested(records)}; + is from scratch.", header, rows)
+    return titled(f"{title}, {STATISTICS[statistics]}", f"{_tested(records)}; + is from scratch.", header, rows)
 
 
 def _recovery(records: Sequence[Record], bands: Sequence[tuple[float, float]], statistics: str, title: str) -> str:
@@ -80,7 +87,30 @@ def _recovery(records: Sequence[Record], bands: Sequence[tuple[float, float]], s
         return ""
     rows = [[f"{100 * a:g}-{100 * b:g}", *(_at(r, a, b, statistics) for r in records)] for a, b in bands]
     about = f"The band is filled with alpha * sign(w). {_tested(records)}."
-    return _titled(f"{title}, {STATISTICS[statistics]}", about, ["band", *(_column(r) for r in records)], rows)
+    return titled(f"{title}, {STATISTICS[statistics]}", about, ["band", *(_column(r) for r in records)], rows)
+
+
+def _beside_peers(records: Sequence[Record], dense: float) -> str:
+    """One network of ours, recovered, beside others' networks that were trained for one sparsity."""
+    rows: list[list[str]] = []
+    for (low, high), tr in PEERS.items():
+        others = [r for r in _of(records, "fine_tuned") if r["label"] in ("DSR", "DPF") and r["sparsity"] == high]
+        ours = [r for r in _of(records, "instant") if r["label"] == tr]
+        if not others or not ours:
+            continue
+        for r in others:
+            cells = [f"{100 * high:g} %", f"{100 * dense:.1f}", _with_difference(r["accuracy"], dense), ""]
+            rows.append([r["label"], _seed(r), str(total_passes(r, records)), *cells])
+        for r in ours:
+            itself = value(r, 0.0, 0.0, "accuracy")
+            found = [value(r, low, high, statistics) for statistics in STATISTICS]
+            if itself is not None:
+                cells = ["" if each is None else _with_difference(each, itself) for each in found]
+                state = [f"{100 * low:g}-{100 * high:g}", f"{100 * itself:.1f}"]
+                rows.append([f"POF {tr}", _seed(r), str(total_passes(r, records)), *state, *cells])
+    header = ["method", "seed", "passes", "sparsity or band", "dense", "as trained", "re-estimated"]
+    about = "DSR and DPF train one network for the sparsity; a recovered one has more weights that are not zero."
+    return titled("Instant recovery beside other methods", about, header, rows) if rows else ""
 
 
 def _compared(records: Sequence[Record], passes: int) -> list[Record]:
@@ -106,7 +136,7 @@ def _fine_tuned(records: Sequence[Record], passes: int, dense: float, title: str
         f"All have {passes} forward-backward passes over the training images. {_tested(records)}; one figure a seed; "
         f"in brackets the difference to the dense network that all began with, {100 * dense:.2f}."
     )
-    return _titled(f"{title}, {passes} passes", about, ["method", *(f"{100 * s:g} %" for s in sparsities)], rows)
+    return titled(f"{title}, {passes} passes", about, ["method", *(f"{100 * s:g} %" for s in sparsities)], rows)
 
 
 def _mobilenet(records: Sequence[Record], paper: Paper) -> list[str]:
@@ -116,50 +146,15 @@ def _mobilenet(records: Sequence[Record], paper: Paper) -> list[str]:
     parts = []
     for statistics in STATISTICS:
         parts.append(_instant(instant, (0.1, 0.2, 0.3, 0.4), statistics, "MobileNetV2, instant pruning"))
-    parts.append(_paper_instant(paper["instant_pruning"]["mobilenet_v2"], "MobileNetV2"))
+    parts.append(paper_tables.instant_pruning(paper["instant_pruning"]["mobilenet_v2"], "MobileNetV2"))
     for statistics in STATISTICS:
         parts.append(_recovery(instant, BANDS, statistics, "MobileNetV2, instant recovery"))
-    parts.append(_paper_recovery(paper["instant_recovery"]["mobilenet_v2"], "MobileNetV2"))
+    parts.append(paper_tables.instant_recovery(paper["instant_recovery"]["mobilenet_v2"], "MobileNetV2"))
     if tuned and dense is not None:
         passes = total_passes(tuned[0], records)
         parts.append(_fine_tuned(tuned, passes, dense, "MobileNetV2, fine-tuned at a sparsity"))
-    parts.append(_paper_fine_tuned(paper["fine_tuned"], ("mobilenet_v2",)))
+    parts.append(paper_tables.fine_tuned(paper["fine_tuned"], ("mobilenet_v2",)))
     return parts
-
-
-def _paper_instant(found: Paper, network: str) -> str:
-    sparsities = [key for key in found if key not in ("columns", "dense")]
-    rows = [["dense", *map(_number, found["dense"])]]
-    rows += [[f"{100 * float(s):g} %", *map(_number, found[s])] for s in sparsities]
-    return _titled(f"The paper: instant pruning, ImageNet, {network}", "", ["sparsity", *found["columns"]], rows)
-
-
-def _paper_recovery(found: Paper, network: str) -> str:
-    rows = [[_band(key), *map(_number, found[key])] for key in found if key != "columns"]
-    return _titled(f"The paper: instant recovery, ImageNet, {network}", "", ["band", *found["columns"]], rows)
-
-
-def _paper_fine_tuned(found: Paper, networks: Sequence[str]) -> str:
-    rows = []
-    for network in networks:
-        dense = found[network]["dense"]
-        for key in (key for key in found[network] if key != "dense"):
-            values = zip(found[network][key], dense, strict=True)
-            cells = [_number(v) if v is None or d is None else f"{v:.2f} ({v - d:+.2f})" for v, d in values]
-            rows.append([f"{network}, {100 * float(key):g} %", *cells])
-    about = "In brackets the difference to the dense network, computed here: the paper misprints some."
-    title = f"The paper: fine-tuned, ImageNet, {' and '.join(networks)}"
-    return _titled(title, about, ["network, sparsity", *found["columns"]], rows)
-
-
-def _titled(title: str, about: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"### {title}", ""] + ([about, ""] if about else [])
-    lines += [_line(header), _line(["---"] * len(header)), *map(_line, rows)]
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _column(record: Record) -> str:
@@ -175,16 +170,8 @@ def _with_difference(found: float, dense: float) -> str:
     return f"{100 * found:.1f} ({100 * (found - dense):+.1f})"
 
 
-def _number(found: float | None) -> str:
-    return "" if found is None else f"{found:.2f}"
-
-
 def _state(low: float, high: float) -> str:
     return f"{100 * high:g} %" if low == high else f"{100 * low:g}-{100 * high:g} recovered"
-
-
-def _band(key: str) -> str:
-    return "-".join(f"{100 * float(end):g}" for end in key.split("-"))
 
 
 def _seed(record: Record) -> str:

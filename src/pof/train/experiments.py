@@ -16,6 +16,8 @@ BASELINE = "weights/cifar10-resnet20-dense.pof"
 PAPER_BANDS = ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
 PEER_BANDS = ((0.35, 0.8), (0.4, 0.7))
 """Beside DPF and DSR in the paper."""
+PEER_SPARSITY = 0.7
+"""That DPF and DSR are run at, whatever the budget: the end of the second of these bands."""
 Table = dict[str, Any]
 NO_TABLE: Table = {"sparsities": [], "bands": []}
 
@@ -141,11 +143,16 @@ _TR: Mapping[str, tuple[float, float]] = {
 
 def _fine_tuned(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Experiment]:
     labels = {"one_shot": "one-shot", "gradual": "gradual", "cyclical": "cyclical", "dpf": "DPF", "dsr": "DSR"}
-    for sparsity in sorted(plan.sparsities, reverse=True):
+    for sparsity in sorted({*plan.sparsities, PEER_SPARSITY}, reverse=True):
+        only_peers = sparsity not in plan.sparsities
         for method, label in labels.items():
+            if only_peers and method not in ("dpf", "dsr"):
+                continue
             settings = {"name": method, "sparsity": sparsity} | ({"start": "magnitude"} if method == "dsr" else {})
             recipe = _recipe(settings, 2 * plan.penalty, seed, NO_TABLE)
             yield Experiment(f"{method}-{sparsity:g}", "fine_tuned", label, recipe, sparsity=sparsity)
+        if only_peers:
+            continue
         starts = {"tr0.95": "POF tr=0.95", "tr0.9": "POF tr=0.9", "tr0.7": "POF tr=0.7", "nested-half": "nested"}
         for start, label in starts.items():
             after = full_name(start, budget, seed)
