@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "globs",
         "magnitude",
         "memory",
+        "model_states",
         "native",
         "on_sphere",
         "planning",

@@ -1,5 +1,7 @@
 """All weights and BatchNorm statistics of a model, moved from state to state together."""
 
+from weakref import WeakSet
+
 import torch
 from torch import nn
 
@@ -15,6 +17,14 @@ Counts = tuple[tuple[int, int], ...]
 """For each weight how many are zero, and how many are zero or in the band."""
 
 REFRESH = "elastic.refresh() takes the present model as the dense one"
+
+
+_LIVE: WeakSet["ModelStates"] = WeakSet()
+
+
+def state_now(model: nn.Module) -> State:
+    """The state that a live `ModelStates` has put `model` into; dense if there is none."""
+    return next((each.state for each in list(_LIVE) if each.moves(model) and each.state != DENSE), DENSE)
 
 
 class ModelStates:
@@ -41,8 +51,13 @@ class ModelStates:
         self._counts: dict[State, Counts] = {}
         self._counts_now = self._counts_of(DENSE)
         """The counts of the present state; statistics belong to them, as 0.3 and 0.1 + 0.2 are the same state."""
+        _LIVE.add(self)
         self._between = False
         """Whether a change of state was interrupted, so that the weights are partly of one and partly of another."""
+
+    def moves(self, model: nn.Module) -> bool:
+        """Whether it is this model that is moved from state to state."""
+        return self._model is model
 
     @eager
     def go(self, state: State) -> None:

@@ -219,3 +219,19 @@ def test_states_that_are_none(tmp_path: Path) -> None:
     for states in (0.7, "0.7", [(0.1, 0.2, 0.3)]):
         with pytest.raises(pof.PofError, match="states="):
             pof.save(nn.Linear(4, 4), tmp_path / "m.pof", calibrate=[torch.ones(2, 4)], states=states)  # type: ignore[arg-type]
+
+
+def test_saving_what_an_elastic_has_pruned_is_warned_of(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4))
+    elastic = pof.Elastic(model)
+    elastic.recover(0.3, 0.7)
+    with pytest.warns(UserWarning, match=r"has this model recovered 0.3-0.7, .*elastic.restore\(\) first"):
+        pof.save(nn.DataParallel(model), tmp_path / "model.pof")
+    elastic.restore()
+    pof.save(model, tmp_path / "model.pof")
+    elastic.prune(0.5)
+    elastic.refresh()
+    pof.save(model, tmp_path / "meant.pof")
+    elastic.prune(0.9)
+    del elastic
+    pof.save(model, tmp_path / "nobody.pof")

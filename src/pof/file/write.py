@@ -1,5 +1,6 @@
 """Writing a `.pof` file."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from pof.errors import PofError
 from pof.file.contents import contents_of_model, contents_of_state_dict
 from pof.file.encode import Encoder, Values
 from pof.globs import as_globs
-from pof.states import Magnitudes, Scope, State, pruned_state, recovered_state
+from pof.model_states import state_now
+from pof.planning import unwrap
+from pof.states import DENSE, Magnitudes, Scope, State, pruned_state, recovered_state
 
 DEFAULT_STAGES = (0.9, 0.7, 0.3)
 BAND_STARTS = (0.1, 0.3, 0.5, 0.7)
@@ -61,6 +64,14 @@ def save(
         >>> int((model.weight == 0).sum())
         2867
     """
+    state = state_now(unwrap(model)) if isinstance(model, nn.Module) else DENSE
+    if state != DENSE:
+        warnings.warn(
+            f"an Elastic has this model {state}, and the file will hold nothing denser: elastic.restore() first writes "
+            "every sparsity; elastic.refresh() first says that you mean it so",
+            UserWarning,
+            stacklevel=2,
+        )
     globs: dict[str, Any] = {
         "include": as_globs(include, "include"),
         "exclude": as_globs(exclude, "exclude"),
