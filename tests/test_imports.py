@@ -107,6 +107,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "on_the_fly",
         "planning",
         "pruned_pass",
+        "rows",
         "states",
     },
     # Networks, datasets, and reports: a report reads records, never a model.

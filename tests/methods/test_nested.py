@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch import nn
 
 from pof.errors import PofError
+from pof.methods.second_pass import random_states, without_trace
 
 if TYPE_CHECKING:
     from conftest import MakeTiny
@@ -54,7 +56,7 @@ def test_sparsities_are_drawn_by_seed_and_step_from_the_whole_range(tiny: MakeTi
         drawn = []
         for _ in range(2):
             run = tiny([float(i) for i in range(1, 101)])
-            method = run.method("nested", 200, low=0.2, high=0.8, skew=skew)
+            method = run.method("nested", 200, low=0.2, high=0.8, skew=skew, bands=0.0)
             for step in range(200):
                 run.model.zero_grad()
                 method.gradients(step, run.run_pass)
@@ -65,6 +67,33 @@ def test_sparsities_are_drawn_by_seed_and_step_from_the_whole_range(tiny: MakeTi
         shares.append(sum(drawn[0]) / 200)
     assert shares[0] == pytest.approx(0.5, abs=0.05)
     assert shares[1] == pytest.approx(0.65, abs=0.05), "high - (high - low) / (1 + skew)"
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5])
+def test_gradients_that_overflowed_are_left_to_the_scaler(tiny: MakeTiny, rho: float) -> None:
+    run = tiny([1.0, 2.0, 3.0, 4.0], lambda w: torch.full_like(w, torch.inf))
+    run.method("nested", 1, **HALF, rho=rho).gradients(0, run.run_pass)
+    assert run.seen == [[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 3.0, 4.0]]
+    assert run.gradient == [torch.inf] * 4
+    assert run.weights == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_what_a_scope_cannot_reach_is_refused_before_training(tiny: MakeTiny) -> None:
+    with pytest.raises(PofError, match="0\\.995"):
+        tiny([float(i) for i in range(1, 101)]).method("nested", 1, high=0.995, scope="global")
+
+
+def test_the_second_pass_leaves_no_trace_in_any_buffer() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model.register_buffer("replaced", torch.zeros(2))
+    kept, counter = model.state_dict(keep_vars=True), model.get_buffer("replaced")
+    before = {name: value.detach().clone() for name, value in kept.items()}
+    with without_trace(model, random_states(model)):
+        model(torch.randn(8, 4))
+        model.replaced = torch.ones(2)
+    assert model.get_buffer("replaced") is counter
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
 
+import pof
 from pof.errors import PofError
 from pof.methods.one_shot import OneShot
+from pof.methods.protocol import Span
+from pof.states import Magnitudes, Scope
 
 if TYPE_CHECKING:
     from conftest import MakeTiny
@@ -38,6 +45,25 @@ def test_momentum_from_before_is_cleared(tiny: MakeTiny) -> None:
     assert run.weights[:2] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("scope", ["layer", "global"])
+@pytest.mark.parametrize("magnitudes", ["raw", "unit"])
+def test_ranked_as_an_elastic_ranks(scope: Scope, magnitudes: Magnitudes) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=4), nn.ConvTranspose2d(8, 4, 3), nn.Linear(5, 7)
+    )
+    with torch.no_grad():
+        model[3].weight[2] *= 30.0
+    other = copy.deepcopy(model)
+    settings = OneShot.Settings(0.6, scope, magnitudes)
+    OneShot(model, SGD(model.parameters(), lr=0.1), settings, Span(1, 1))
+    pof.Elastic(other, scope=scope, magnitudes=magnitudes).prune(0.6)
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine == 0, theirs == 0)
+
+
 def test_settings_are_checked() -> None:
+    with pytest.raises(PofError, match="scope='row'"):
+        OneShot.Settings(scope="row")
     with pytest.raises(PofError, match=r"sparsity=80 must be in \[0, 1\): pass 0\.8"):
         OneShot.Settings(sparsity=80)

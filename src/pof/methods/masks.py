@@ -1,5 +1,6 @@
 """Masks over the weights of a plan, for the methods that keep weights at zero while they train."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,14 +11,16 @@ from torch.optim import Optimizer
 from pof.checks import refuse_other_plan
 from pof.hold import zero_where
 from pof.magnitude import find_cut, keep_mask, prune_count, share_globally
-from pof.planning import plan
+from pof.planning import Entry, plan
+from pof.rows import row_norms, unit_rows
 
 
 class Masks:
     """One mask a weight, True where it is kept; all kept at first."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self.weights = plan(model).parameters(model)
+        self._plan = plan(model)
+        self.weights = self._plan.parameters(model)
         self.kept = {name: torch.ones_like(weight, dtype=torch.bool) for name, weight in self.weights.items()}
         self._optimizer = optimizer
 
@@ -28,12 +31,15 @@ class Masks:
         return 1.0 - sum(int(torch.count_nonzero(mask)) for mask in self.kept.values()) / total
 
     @torch.no_grad()
-    def choose(self, sparsity: float, scope: str = "layer") -> None:
+    def choose(self, sparsity: float, scope: str = "layer", magnitudes: str = "raw") -> None:
         """Keep the largest magnitudes of the weights as they are now; the weights themselves are not changed.
 
-        `scope` is "layer" to rank each weight by itself, or "global" to rank all together.
+        `scope` is "layer" to rank each weight by itself, or "global" to rank all together; `magnitudes` is "raw", or
+        "unit" to rank unit rows, as `pof.Elastic` does.
         """
         weights = [weight.detach() for weight in self.weights.values()]
+        if magnitudes == "unit":
+            weights = [_unit(weight, entry) for weight, entry in zip(weights, self._plan, strict=True)]
         if scope == "global":
             counts = share_globally(weights, sparsity)
         else:
@@ -75,3 +81,10 @@ class Masks:
         """Take back what `state_dict` gave."""
         refuse_other_plan(state, self.kept)
         self.kept = {name: state[name].to(mask) for name, mask in self.kept.items()}
+
+
+def _unit(weight: Tensor, entry: Entry) -> Tensor:
+    """Unit rows, scaled to a root mean square of one so that those of different weights can be compared."""
+    rows, dims = entry.rows(weight)
+    norms = row_norms(rows, dims, torch.float64)
+    return unit_rows(rows, norms).reshape(weight.shape) * math.sqrt(weight.numel() / norms.numel())

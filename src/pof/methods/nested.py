@@ -7,7 +7,7 @@
     w <- update(w, g + g' * m)
 
 In a share `bands` of the steps the second pass is at the recovered network instead: w' from `low` to s is filled with
-alpha * sign, and g' is not masked. BatchNorm statistics are those of the clean pass.
+alpha * sign, and g' is masked below `low` only. BatchNorm statistics are those of the clean pass.
 
 Reference: none; it joins CrAM's step (A. Peste et al., 2023) with distillation from the dense network within the step.
 """
@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from pof.checks import check_choice, check_not_negative, check_share
 from pof.errors import PofError
 from pof.magnitude import check_sparsity
+from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.second_pass import loss_scale, random_states, second_pass
 from pof.planning import plan, unwrap
@@ -41,7 +42,7 @@ class Nested:
         skew: float = 1.0
         distill: float = 0.5
         rho: float = 0.0
-        bands: float = 0.0
+        bands: float = 0.1
         scope: str = "layer"
 
         def __post_init__(self) -> None:
@@ -58,6 +59,8 @@ class Nested:
         self._model, self._optimizer = unwrap(model), optimizer
         self._settings, self._span = settings, span
         self._scope: Scope = "global" if settings.scope == "global" else "layer"
+        # Refuses at once what the scope cannot reach.
+        Masks(model, optimizer).choose(settings.high, settings.scope)
         self._weights = plan(model).parameters(model)
         self._pruned_loss: Tensor | None = None
 

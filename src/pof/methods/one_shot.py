@@ -3,7 +3,7 @@
     step 0:  m = the largest (1 - s) * n magnitudes of each layer;  w <- w * m
     then:    w <- w - update, with w and its momentum held at zero where m is zero
 
-Started from a network that was trained with the penalty, it is the paper's slow recovery.
+Started from a network that was trained with the penalty, and with unit rows ranked, it is the paper's slow recovery.
 
 Reference: Han et al., Learning both Weights and Connections for Efficient Neural Networks, 2015.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pof.checks import check_choice
 from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
@@ -24,17 +25,21 @@ class OneShot:
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity to prune to."""
+        """The sparsity to prune to, and how weights are ranked: as in `pof.Elastic`."""
 
         sparsity: float = 0.8
+        scope: str = "layer"
+        magnitudes: str = "raw"
 
         def __post_init__(self) -> None:
             check_sparsity(self.sparsity)
+            check_choice(self.scope, "scope", ("layer", "global"))
+            check_choice(self.magnitudes, "magnitudes", ("raw", "unit"))
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Prune."""
         self._masks = Masks(model, optimizer)
-        self._masks.choose(settings.sparsity)
+        self._masks.choose(settings.sparsity, settings.scope, settings.magnitudes)
         self._masks.apply()
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:

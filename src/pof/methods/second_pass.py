@@ -1,13 +1,11 @@
 """A second pass in one step, elsewhere and without a trace: for methods such as `pof.methods.cram`."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-
-from pof.calibrate import norm_layers, read_statistics, write_statistics
 
 RandomStates = dict[str, Tensor]
 """The states of torch's random numbers, by device."""
@@ -18,13 +16,15 @@ def second_pass(model: nn.Module, random: RandomStates, distance: float) -> Iter
     """After a first pass that began at `random`: a second one, whose gradients are added to those of the first.
 
     Inside the block `.grad` is empty, and the parameters are `distance` along the first gradients. Neither they nor
-    statistics and random numbers are changed after it.
+    buffers (BatchNorm statistics) and random numbers are changed after it.
     """
     trained = [p for p in model.parameters() if p.grad is not None]
     # Copied, because buckets of DistributedDataParallel may be the memory of both passes' gradients.
     clean = [p.grad.clone() for p in trained if p.grad is not None]
     model.zero_grad()
-    with moved(trained, clean, distance), without_trace(model, random):
+    # Half precision overflows now and then: such gradients lead nowhere, and the step will be left out.
+    uphill = moved(trained, clean, distance) if distance and all_finite(clean) else nullcontext()
+    with uphill, without_trace(model, random):
         yield
     for parameter, gradient in zip(trained, clean, strict=True):
         parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
@@ -49,15 +49,31 @@ def moved(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], dist
 
 @contextmanager
 def without_trace(model: nn.Module, random: RandomStates) -> Iterator[None]:
-    """Inside the block random numbers go on from `random`; it changes neither later ones nor BatchNorm statistics."""
-    layers, after = norm_layers(model), random_states(model)
-    statistics = read_statistics(layers)
+    """Inside the block random numbers go on from `random`; it changes neither later ones nor any buffer."""
+    buffers, after = _buffers(model), random_states(model)
+    kept = [buffer.detach().clone() for *_, buffer in buffers]
     try:
         _set_random_states(random)
         yield
     finally:
         _set_random_states(after)
-        write_statistics(layers, statistics)
+        with torch.no_grad():
+            for (owner, name, buffer), values in zip(buffers, kept, strict=True):
+                owner[name] = buffer.copy_(values)
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether none of them has a NaN or an infinity; waits for a device once."""
+    found: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.device, []).append(tensor.isfinite().all())
+    return all(bool(torch.stack(each).all()) for each in found.values())
+
+
+def _buffers(model: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
+    """All buffers of all modules, each with the dictionary that it is in and its name there."""
+    owners = [module._buffers for module in model.modules()]
+    return [(owner, name, buffer) for owner in owners for name, buffer in owner.items() if buffer is not None]
 
 
 def random_states(model: nn.Module) -> RandomStates:
