@@ -18,6 +18,7 @@ class Curve:
     points: Sequence[tuple[float, float]]
     color: str
     dashed: bool = False
+    marker: str = "o"
 
 
 def can_plot() -> bool:
@@ -41,30 +42,36 @@ class Histogram:
     zeros: int
 
 
-def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path, *, tall: bool = False) -> str | Path:
-    """Draw accuracy over sparsity to `path` (PNG, SVG or PDF by its ending); `tall` has room for many curves."""
+def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path) -> str | Path:
+    """Draw accuracy over sparsity to `path` (PNG, SVG or PDF by its ending)."""
+    return plot_panels({title: curves}, path)
+
+
+def plot_panels(panels: Mapping[str, Mapping[str, Curve]], path: str | Path) -> str | Path:
+    """As `plot_accuracy`, several plots side by side, by title; many curves have their legend below."""
     target = check_target(path, SUFFIXES)
     if not can_plot():
         raise PofError("plots need matplotlib: pip install matplotlib")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 7.6) if tall else (7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for label, curve in curves.items():
-        x, y = zip(*((100 * sparsity, 100 * accuracy) for sparsity, accuracy in curve.points), strict=True)
-        axes.plot(
-            x, y, label=label, color=curve.color, linestyle="--" if curve.dashed else "-", marker="o", markersize=4
-        )
-    axes.set_xlabel("pruning ratio, %")
-    axes.set_ylabel("test accuracy, %")
-    axes.set_ylim(20 if tall else 0, 95 if tall else 103)
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    if tall:
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-    else:
-        axes.legend(loc="lower left", frameon=False)
+    many = len(panels) > 1
+    figure = Figure(figsize=(6 * len(panels), 7) if many else (7, 4.2), layout="constrained")
+    for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.items(), strict=True):
+        for label, curve in curves.items():
+            x, y = zip(*((100 * sparsity, 100 * accuracy) for sparsity, accuracy in curve.points), strict=True)
+            style = "--" if curve.dashed else "-"
+            axes.plot(x, y, label=label, color=curve.color, linestyle=style, marker=curve.marker, markersize=4)
+        axes.set_xlabel("pruning ratio, %")
+        axes.set_ylabel("test accuracy, %")
+        if not curves or min(y for curve in curves.values() for _, y in curve.points) < 0.7:
+            axes.set_ylim(0, 103)
+        axes.set_title(title, loc="left", fontsize=11)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if many:
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=8)
+        else:
+            axes.legend(loc="lower left", frameon=False)
     with replacing(target) as temporary:
         figure.savefig(temporary, dpi=150, format=suffix_of(target)[1:])
     return target

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pof.errors import PofError
 from pof.report import paper_tables
 from pof.report.markdown import titled
 from pof.report.paper_tables import Paper
@@ -12,13 +13,15 @@ BANDS = ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
 PEERS = {(0.35, 0.8): "tr=0.95", (0.4, 0.7): "tr=0.9"}
 """The bands, and the tr, that the paper puts beside networks of DPF and DSR at the same sparsity."""
 RESNETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+MOBILENET = "mobilenet-dense-"
+"""How the name of the dense MobileNetV2 begins, which its tables start from."""
 Record = Mapping[str, Any]
 STATISTICS = {"accuracy": "as trained", "calibrated": "BatchNorm statistics re-estimated"}
 
 
 def tables(records: Sequence[Record], paper: Paper, dense: float) -> str:
     """All of them; `dense` is the accuracy of the network that fine-tuning began with."""
-    instant, mobile = _of(records, "instant"), _of(records, "mobilenet")
+    instant, mobile = _of(records, "instant"), [r for r in records if r["table"] == "mobilenet"]
     parts = [_every_size(_of(records, "every_size"))]
     for statistics in STATISTICS:
         parts.append(_instant(instant, SPARSITIES, statistics, "Instant pruning"))
@@ -46,13 +49,21 @@ def value(record: Record, low: float, high: float, statistics: str, scope: str =
     return None
 
 
+def trained_scope(record: Record) -> str:
+    """How the network was pruned while it was trained for all sizes; layer by layer if it was not."""
+    found: str = record["recipe"].get("settings", {}).get("scope", "layer")
+    return found
+
+
 def total_passes(record: Record, records: Iterable[Record]) -> int:
     """Epochs times passes a step, with those of the run that it starts from; not of a dense network."""
-    before = next(
-        (r for r in records if r["name"] == record["after"] and not r["name"].startswith("mobilenet-d")), None
-    )
     own: int = record["passes"] * record["recipe"]["run"]["epochs"]
-    return own + (0 if before is None else total_passes(before, records))
+    if not record["after"] or record["after"].startswith(MOBILENET):
+        return own
+    before = next((r for r in records if r["name"] == record["after"]), None)
+    if before is None:
+        raise PofError(f"{record['name']} starts from {record['after']}, of which there is no record: add it")
+    return own + total_passes(before, records)
 
 
 def _of(records: Iterable[Record], table: str) -> list[Record]:
@@ -129,7 +140,7 @@ def _fine_tuned(records: Sequence[Record], passes: int, dense: float, title: str
         row = [label]
         for sparsity in sparsities:
             found = [r for r in records if r["label"] == label and r["sparsity"] in (sparsity, None)]
-            values = [r["accuracy"] if r["sparsity"] else value(r, sparsity, sparsity, "calibrated") for r in found]
+            values = [r["accuracy"] if r["sparsity"] else _as_trained_for(r, sparsity) for r in found]
             row.append(", ".join(_with_difference(each, dense) for each in values if each is not None))
         rows.append(row)
     about = (
@@ -139,10 +150,15 @@ def _fine_tuned(records: Sequence[Record], passes: int, dense: float, title: str
     return titled(f"{title}, {passes} passes", about, ["method", *(f"{100 * s:g} %" for s in sparsities)], rows)
 
 
+def _as_trained_for(record: Record, sparsity: float) -> float | None:
+    """The accuracy of a network for all sizes at one of them, pruned as in training."""
+    return value(record, sparsity, sparsity, "calibrated", trained_scope(record))
+
+
 def _mobilenet(records: Sequence[Record], paper: Paper) -> list[str]:
-    instant = [r for r in records if r["sparsity"] is None]
+    instant = [r for r in records if r["sparsity"] is None and r["label"]]
     tuned = [r for r in records if r["sparsity"] is not None]
-    dense = next((value(r, 0.0, 0.0, "accuracy") for r in instant if r["label"] == "tr=0"), None)
+    dense = next((r["accuracy"] for r in records if r["name"].startswith(MOBILENET)), None)
     parts = []
     for statistics in STATISTICS:
         parts.append(_instant(instant, (0.1, 0.2, 0.3, 0.4), statistics, "MobileNetV2, instant pruning"))

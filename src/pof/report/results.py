@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pof.errors import PofError
-from pof.report.plots import Curve, Histogram, can_plot, plot_accuracy, plot_histograms
-from pof.report.result_tables import Record, tables, value
+from pof.report.plots import Curve, Histogram, can_plot, plot_accuracy, plot_histograms, plot_panels
+from pof.report.result_tables import Record, tables, trained_scope, value
 
 BEGIN, END = "<!-- tables: python -m pof.report.results -->", "<!-- end of tables -->"
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:gray")
@@ -43,23 +43,34 @@ def draw_sizes(results: Path, path: Path) -> str | Path:
 
 
 def draw_methods(records: Sequence[Record], path: Path) -> str | Path | None:
-    """Accuracy over sparsity of one network a method, without fine-tuning; and of those fine-tuned at a sparsity."""
-    first = [r for r in records if r["recipe"]["run"]["seed"] == 0 and r["name"].rpartition("-")[0].endswith("quick")]
-    colors, curves = iter(COLORS * 3), {}
-    for record in (r for r in first if r["table"] in ("every_size", "instant") and r["label"]):
-        rows = [row for row in record["states"] if _is_pruned(row) and row.get("scope", "layer") == "layer"]
-        states = [(row["sparsity"], value(record, row["sparsity"], row["sparsity"], "calibrated")) for row in rows]
-        found = [(sparsity, accuracy) for sparsity, accuracy in states if accuracy is not None]
-        curves[record["label"]] = Curve(sorted(found), next(colors))
+    """Accuracy over sparsity of one network a method, without fine-tuning; beside it those fine-tuned at a sparsity."""
+    first = [r for r in records if r["recipe"]["run"]["seed"] == 0 and r["label"] and "-quick-" in r["name"]]
+    whole: dict[str, list[tuple[float, float]]] = {}
+    for record in (r for r in first if r["table"] in ("every_size", "instant")):
+        scope = trained_scope(record)
+        rows = [row for row in record["states"] if _is_pruned(row) and row.get("scope", "layer") == scope]
+        states = [
+            (row["sparsity"], value(record, row["sparsity"], row["sparsity"], "calibrated", scope)) for row in rows
+        ]
+        whole[record["label"]] = sorted((sparsity, found) for sparsity, found in states if found is not None)
     tuned: dict[str, list[tuple[float, float]]] = {}
-    for record in (r for r in first if r["table"] == "fine_tuned" and r["label"] and r["sparsity"]):
+    for record in (r for r in first if r["table"] == "fine_tuned" and r["sparsity"]):
         tuned.setdefault(record["label"], []).append((record["sparsity"], record["accuracy"]))
-    for label, points in tuned.items():
-        curves[f"{label}, fine-tuned"] = Curve(sorted(points), next(colors), dashed=True)
-    if len(curves) < 2:
-        return None
-    title = "CIFAR-10 ResNet-20; dashed: fine-tuned at one sparsity"
-    return plot_accuracy(curves, title, path, tall=True)
+    panels = {"One network, no fine-tuning": _curves(whole)} | (
+        {"One network for each sparsity": _curves({label: sorted(points) for label, points in tuned.items()})}
+        if len(tuned) > 1
+        else {}
+    )
+    return plot_panels(panels, path) if len(whole) > 1 else None
+
+
+def _curves(lines: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Curve]:
+    """Each with a colour, and when these are used up another marker."""
+    looks = ((color, marker) for marker in "os^" for color in COLORS)
+    return {
+        label: Curve(points, look[0], marker=look[1])
+        for (label, points), look in zip(lines.items(), looks, strict=False)
+    }
 
 
 def draw_weights(records: Sequence[Record], path: Path) -> str | Path | None:
