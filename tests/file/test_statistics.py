@@ -339,3 +339,39 @@ def test_silenced_channels_stay_silent(tmp_path: Path) -> None:
     assert float(model[3].running_var.min()) == 0.0
     with torch.no_grad():
         torch.testing.assert_close(loaded(batches[0]), model(batches[0]), rtol=0.0, atol=0.06)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_channels_that_are_loud_when_dense_and_silent_when_pruned(tmp_path: Path, bias: bool) -> None:
+    """A depthwise filter may be pruned away whole, however large the values are that it gives when dense."""
+    torch.manual_seed(0)
+    filters = nn.Conv2d(8, 8, 3, groups=8, bias=bias)
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), filters, nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
+    with torch.no_grad():
+        filters.weight[:4] += 900.0
+        filters.weight[4:] += 1000.0
+    batches = [torch.randn(32, 3, 8, 8) + 1.0 for _ in range(4)]
+    pof.Elastic(model).calibrate(batches)
+    pof.save(model, tmp_path / "m.pof", calibrate=batches, states=[0.5, 0.9])
+    for sparsity in (0.5, 0.9):
+        loaded, live = copy.deepcopy(model), copy.deepcopy(model)
+        pof.load(tmp_path / "m.pof", into=loaded, sparsity=sparsity)
+        elastic = pof.Elastic(live)
+        elastic.prune(sparsity)
+        elastic.calibrate(batches)
+        assert float(live[2].running_var.min()) == 0.0
+        off = (loaded[2].running_mean - live[2].running_mean).abs() / (live[2].running_var + 1e-5).sqrt()
+        assert float(off.max()) < 0.13
+        spread = (loaded[2].running_var + 1e-5) / (live[2].running_var + 1e-5)
+        assert 0.9 < float(spread.min()) <= float(spread.max()) < 1.1
+
+
+def test_numbers_that_are_kept_as_such() -> None:
+    means = torch.tensor([0.0, -0.0, 1.0, -1.0, 3.14159265, -1e-30, 1e30, -65537.0], dtype=torch.float64)
+    quarters = torch.tensor([0, 63, 1, 2, 3, 4, 5, 6], dtype=torch.float64)
+    high, low = statistics._absolute(means, quarters)
+    assert -32768 <= float(high.min()) <= float(high.max()) < statistics.OFTEN
+    assert -32768 <= float(low.min()) <= float(low.max()) <= 32767
+    found, spread = statistics._from_absolute(high, low)
+    torch.testing.assert_close(found, means, rtol=2.0**-16, atol=0.0)
+    torch.testing.assert_close(spread, EPSILON * torch.exp2(quarters / 4), rtol=1e-12, atol=0.0)
