@@ -27,7 +27,7 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, *, nested: bool) -> 
             optimizer.zero_grad()
             F.cross_entropy(model(images[part]), labels[part]).backward()
             if nested:
-                with pof.pruned(model, chance.uniform(0.5, 0.9)):  # pruned inside, dense after
+                with pof.pruned(model, chance.uniform(0.5, 0.9), masked=True):  # pruned inside, dense after
                     F.cross_entropy(model(images[part]), labels[part]).backward()  # gradients add up
             optimizer.step()
     model.eval()

@@ -24,7 +24,7 @@ class NestedTrainer(Trainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Tensor], *more: object) -> Tensor:
         """One pass as ever, and one on pruned weights, whose gradients are added."""
         loss = super().training_step(model, inputs, *more)
-        with pof.pruned(model, random.uniform(0.3, 0.8)):
+        with pof.pruned(model, random.uniform(0.3, 0.8), masked=True):
             super().training_step(model, inputs, *more)
         return loss
 

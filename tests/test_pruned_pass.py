@@ -113,6 +113,37 @@ def test_pruned_weights_get_a_gradient_too() -> None:
         assert bool(grad[mask].any()), f"{name}: straight-through, so the gradient is dense"
 
 
+@pytest.mark.parametrize("recover_from", [None, 0.25])
+def test_masked_weights_get_no_gradient_from_inside(recover_from: float | None) -> None:
+    model = nn.Linear(4, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -2.0, 3.0, -4.0]]))
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    model(x).sum().backward()
+    with pof.pruned(model, 0.75, recover_from=recover_from, masked=True):
+        model(x).sum().backward()
+    expected = [1.0, 2.0, 3.0, 8.0] if recover_from is None else [1.0, 4.0, 6.0, 8.0]
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [expected]
+    with pof.pruned(model, 0.75):
+        model(x).sum().backward()
+    assert model.weight.grad.tolist() == [[a + b for a, b in zip(expected, x[0].tolist(), strict=True)]], "as before"
+
+
+def test_the_mask_keeps_a_network_with_depthwise_filters_whole() -> None:
+    """A filter that is pruned whole has a BatchNorm that divides by next to nothing."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 8, 1), nn.Conv2d(8, 8, 3, groups=8, bias=False), nn.BatchNorm2d(8), nn.Flatten())
+    x, wanted, sizes = torch.randn(16, 2, 5, 5), torch.randn(16, 72), []
+    for masked in (False, True):
+        model.zero_grad()
+        with pof.pruned(model, 0.9, masked=masked):
+            F.mse_loss(model(x), wanted).backward()
+        assert model[1].weight.grad is not None
+        sizes.append(float(model[1].weight.grad.abs().max()))
+    assert sizes[0] > 20 * sizes[1]
+
+
 def test_gradients_accumulate_over_a_dense_and_a_pruned_pass() -> None:
     model = Net()
     x, y = data()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from pof.checks import check_choice
 from pof.errors import WeightsChangedError
@@ -23,11 +24,12 @@ def pruned(
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
     sparsities: Mapping[str, float] | None = None,
+    masked: bool = False,
 ) -> Iterator[None]:
     """For training loops: `model` has pruned weights inside the block, and its dense ones after it.
 
-    Call `backward()` inside the block: the gradients land on the dense weights, also on those that were pruned
-    (straight-through). BatchNorm statistics are put back too. Step the optimiser outside.
+    Call `backward()` inside the block: the gradients land on the dense weights. BatchNorm statistics are put back too.
+    Step the optimiser outside.
 
     Args:
         model: any module.
@@ -38,6 +40,9 @@ def pruned(
         include: globs as in `pof.plan`.
         exclude: globs as in `pof.plan`.
         sparsities: as in `Elastic`.
+        masked: whether weights that are zero inside get no gradient from there, as `nested` does. Without it they get
+            one too (straight-through), and may come back. A filter that is pruned whole makes its BatchNorm divide by
+            next to nothing, and that gradient explode: networks with depthwise layers need the mask.
 
     Example:
         >>> import torch
@@ -56,14 +61,23 @@ def pruned(
     states = ModelStates(unwrap(model), chosen, scope, magnitudes, many_states=False)
     states.copy_dense()
     changed = None
+    hooks = [_mask_gradient(weight.parameter) for weight in states.weights if masked and weight.parameter.requires_grad]
     try:
         states.go(state)
         yield
         changed = next((weight.entry.name for weight in states.weights if weight.change() is not None), None)
     finally:
+        for hook in hooks:
+            hook.remove()
         states.undo()
     states.check_layers()
     if changed is not None:
         raise WeightsChangedError(
             f"weight {changed!r} was changed inside pof.pruned, and the change is lost: step the optimizer outside"
         )
+
+
+def _mask_gradient(weight: nn.Parameter) -> RemovableHandle:
+    """No gradient from now on where `weight` is zero when the gradient is made."""
+    handle: RemovableHandle = weight.register_hook(lambda gradient: gradient.masked_fill(weight.detach() == 0, 0.0))
+    return handle

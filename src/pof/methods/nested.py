@@ -25,7 +25,7 @@ from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.second_pass import loss_scale, random_states, second_pass
-from pof.planning import plan, unwrap
+from pof.planning import unwrap
 from pof.pruned_pass import pruned
 from pof.states import Scope
 
@@ -61,7 +61,6 @@ class Nested:
         self._scope: Scope = "global" if settings.scope == "global" else "layer"
         # Refuses at once what the scope cannot reach.
         Masks(model, optimizer).choose(settings.high, settings.scope)
-        self._weights = plan(model).parameters(model)
         self._pruned_loss: Tensor | None = None
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
@@ -71,10 +70,9 @@ class Nested:
         settings, (sparsity, recover_from) = self._settings, self._draw(step)
         with (
             second_pass(self._model, random, settings.rho / loss_scale(self._optimizer)),
-            pruned(self._model, sparsity, recover_from=recover_from, scope=self._scope),
+            pruned(self._model, sparsity, recover_from=recover_from, scope=self._scope, masked=True),
         ):
             self._pruned_loss = run_pass(settings.distill)
-            self._mask_gradients()
         return loss
 
     def after_step(self, step: int) -> None:
@@ -100,9 +98,3 @@ class Nested:
         where, which = torch.rand(2, generator=self._span.generator(step), dtype=torch.float64).tolist()
         sparsity = settings.high - (settings.high - settings.low) * where**settings.skew
         return sparsity, settings.low if which < settings.bands and sparsity > settings.low else None
-
-    def _mask_gradients(self) -> None:
-        """Inside the pruned pass: no gradient where the weight is zero."""
-        for weight in self._weights.values():
-            if weight.grad is not None:
-                weight.grad.masked_fill_(weight == 0, 0.0)
