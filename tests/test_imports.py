@@ -115,13 +115,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"checks", "errors"},
     "report": {"errors", "replacing", "table", "urls"},
     # What there is to show of a network.
-    "portrait": {"elastic", "file", "planning", "rows", "runtime", "states"},
+    "portrait": {"elastic", "file", "magnitude", "planning", "rows", "runtime", "states"},
     # Join all of it.
     "digits_demo": {FRONT_DOOR, "data", "elastic", "errors", "models", "on_the_fly", "states"},
     "shipped": {"checks", "data"},
     "cifar10_demo": {FRONT_DOOR, "file", "models", "native", "portrait", "runtime", "shipped"},
     "train": {
         FRONT_DOOR,
+        "calibrate",
         "checks",
         "choosing",
         "data",

@@ -25,21 +25,25 @@ def run(options: argparse.Namespace) -> int:
     found = trained.load(options)
     from pof.report.accuracies import state_name
     from pof.states import DENSE, asked_state
-    from pof.train.evaluate import sweep, sweep_file
+    from pof.train.evaluate import Statistics, sweep, sweep_file
 
     as_it_is = options.sparsity is None and options.recover_from is None
     state = DENSE if as_it_is else asked_state(options.sparsity, options.recover_from)
-    file = None if options.calibrate else trained.file_with_statistics(options)
+    file = trained.file_as_stored(options)
+    kept = file is not None and not options.calibrate and bool(file.kept_statistics())
     if file is None:
         (result,) = sweep(found.model, found.elastic, found.data, [state], calibrate=options.calibrate)
     else:
-        (result,) = sweep_file(found.model, file, found.data, [state])
+        which: Statistics = "estimated" if options.calibrate else "kept" if kept else "none"
+        (result,) = sweep_file(found.model, file, found.data, [state], statistics=which)
     accuracy = result.plain if result.calibrated is None else result.calibrated
     if options.json:
         print(json.dumps({**state._asdict(), "zeros": result.zeros, "accuracy": accuracy}))
     else:
-        kept = "re-estimated" if file is None else "as the file keeps them"
-        statistics = "as trained" if result.calibrated is None else kept
+        own = "as the file keeps them" if kept else "re-estimated"
+        statistics = "as trained" if result.calibrated is None else own
         print(f"{state_name(state._asdict())}: accuracy {100 * accuracy:.2f} % on {found.data.test_images} test images")
-        print(f"{100 * result.zeros:.1f} % of the weights are zero; BatchNorm statistics {statistics}")
+        print(
+            f"{100 * result.zeros:.1f} % of the weights that may be pruned are zero; BatchNorm statistics {statistics}"
+        )
     return 0

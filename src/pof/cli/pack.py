@@ -1,16 +1,16 @@
-"""Write a .pof file from a state_dict: no model code is needed.
+"""Write a .pof file of weights; no model code is needed.
 
-IN is a file of weights (.safetensors, or .pth that holds tensors only) or the
-folder of a run. Names and shapes decide what is pruned: what is called weight
-and has two dimensions or more, but the first convolution and embeddings.
+IN is the folder of a run, or a file of weights (.safetensors, or .pth that
+holds tensors only). Where IN does not say of which model it is, names and
+shapes decide what is pruned: what is called weight and has two dimensions or
+more, but the first convolution and embeddings.
 
-example: pof pack model.safetensors model.pof --values fp16
+example: pof pack runs/digits-pof-0 model.pof --calibrate
 """
 
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pof.errors import PofError
@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--include", metavar="GLOB", action="append", default=[], help="prune only these")
     parser.add_argument("--exclude", metavar="GLOB", action="append", default=[], help="do not prune these")
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="keep BatchNorm statistics of many sparsities: for runs (takes a while)",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
 
@@ -46,20 +51,23 @@ def run(options: argparse.Namespace) -> int:
     check_target(options.target, (".pof",))
     try:
         from pof.file import PofFile
-        from pof.file.write import DEFAULT_STAGES, save_state_dict
-        from pof.train.weights import facts_of, read_weights
+        from pof.file.write import DEFAULT_STAGES
+        from pof.train.packing import facts_about, pack
+        from pof.train.weights import read_weights
     except ModuleNotFoundError as error:
         raise PofError(f"this needs {error.name}: pip install {error.name}") from None
     state = read_weights(options.source)
-    if suffix_of(options.source) == ".pof" and PofFile(options.source).kept_statistics():
-        print("pof: BatchNorm statistics that IN keeps are not taken over: pof.save(calibrate=...)", file=sys.stderr)
-    facts = _run_facts(Path(options.source)) if Path(options.source).is_dir() else facts_of(options.source)
+    if suffix_of(options.source) == ".pof" and not options.calibrate and PofFile(options.source).kept_statistics():
+        print("pof: BatchNorm statistics that IN keeps are not taken over: --calibrate makes new ones", file=sys.stderr)
+    facts = facts_about(options.source)
     scope = cast("Scope", options.scope or facts.get("scope", "layer"))
     magnitudes = cast("Magnitudes", options.magnitudes or facts.get("magnitudes", "raw"))
     dense = sum(value.numel() * value.element_size() for value in state.values())
-    size = save_state_dict(
-        state,
+    size = pack(
+        options.source,
         options.target,
+        facts,
+        calibrate=options.calibrate,
         values=options.values,
         scope=scope,
         magnitudes=magnitudes,
@@ -77,6 +85,8 @@ def run(options: argparse.Namespace) -> int:
         kept = [tensor.name for tensor in PofFile(options.target).head.of_role("plain") if len(tensor.shape) > 1]
         if kept:
             print(f"never pruned: {', '.join(kept[:3])}{f' and {len(kept) - 3} more' if len(kept) > 3 else ''}")
+        if not options.calibrate and "data" in facts and any(name.endswith(".running_var") for name in state):
+            print("without BatchNorm statistics of its sparsities: --calibrate keeps them")
     return 0
 
 
@@ -88,11 +98,3 @@ def parse_stages(text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise PofError(f"--stages {text!r} must be numbers, such as 0.9,0.7,0.3") from None
-
-
-def _run_facts(folder: Path) -> dict[str, str]:
-    """What the recipe of a run says of its weights."""
-    from pof.train.build import weights_facts
-    from pof.train.trained import recipe_of
-
-    return weights_facts(recipe_of(folder))

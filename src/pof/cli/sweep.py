@@ -35,9 +35,10 @@ def run(options: argparse.Namespace) -> int:
     from pof.train.evaluate import sweep, sweep_file
 
     states, rows = _states(options, found.recipe.table), list[dict[str, Any]]()
-    file = trained.file_with_statistics(options)
+    file = trained.file_as_stored(options)
+    kept = file is not None and bool(file.kept_statistics())
     if file is not None:
-        results = sweep_file(found.model, file, found.data, states)
+        results = sweep_file(found.model, file, found.data, states, statistics="kept" if kept else "estimated")
     else:
         results = sweep(found.model, found.elastic, found.data, states)
     with Bars() as bars:
@@ -45,10 +46,10 @@ def run(options: argparse.Namespace) -> int:
             rows.append(result.as_record())
             bars.update("sweep", len(rows), len(states), str(result.state))
     if options.json:
-        figures = {"test_images": found.data.test_images, "statistics": "file" if file is not None else "estimated"}
+        figures = {"test_images": found.data.test_images, "statistics": "file" if kept else "estimated"}
         print(json.dumps({**figures, "rows": rows}, indent=2))
         return 0
-    print(accuracy_table(rows, found.data.test_images, ESTIMATED if file is None else OF_THE_FILE))
+    print(accuracy_table(rows, found.data.test_images, OF_THE_FILE if kept else ESTIMATED))
     return 0
 
 

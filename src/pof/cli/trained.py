@@ -36,11 +36,10 @@ def load(options: argparse.Namespace) -> "Trained":
     )
 
 
-def file_with_statistics(options: argparse.Namespace) -> "PofFile | None":
-    """The .pof file that is named, if it keeps BatchNorm statistics and is to be ranked as it was stored."""
+def file_as_stored(options: argparse.Namespace) -> "PofFile | None":
+    """The .pof file that is named, unless it is to be ranked in another way than it was stored."""
     from pof.file import PofFile
 
     if suffix_of(options.source) != ".pof" or options.scope is not None or options.magnitudes is not None:
         return None
-    file = PofFile(options.source)
-    return file if file.kept_statistics() else None
+    return PofFile(options.source)

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from pof.calibrate import estimate_statistics
 from pof.data.protocol import Dataset
 from pof.elastic import Elastic
 from pof.file import PofFile
@@ -16,6 +17,7 @@ from pof.states import DENSE, Scope, State
 BATCH = 125
 """Larger batches are slower: their activations leave the cache, and each is fresh memory."""
 CALIBRATION_IMAGES = 2000
+Statistics = Literal["kept", "estimated", "none"]
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,13 @@ def sweep(
         yield Accuracy(state, zeros, plain, calibrated, elastic.scope)
 
 
-def sweep_file(model: nn.Module, file: PofFile, data: Dataset, states: Iterable[State]) -> Iterator[Accuracy]:
-    """The accuracy in each of `states` as a file gives them: with the dense statistics, and with those it keeps."""
+def sweep_file(
+    model: nn.Module, file: PofFile, data: Dataset, states: Iterable[State], *, statistics: Statistics = "kept"
+) -> Iterator[Accuracy]:
+    """The accuracy in each of `states` as a file gives them: with the dense BatchNorm statistics, and with others.
+
+    Those are the ones that the file keeps, or "estimated" anew; or there are "none".
+    """
     dense = file.state_dict()
     pruned = [tensor.name for tensor in file.head.of_role("pruned")]
     elements = sum(dense[name].numel() for name in pruned)
@@ -93,11 +100,14 @@ def sweep_file(model: nn.Module, file: PofFile, data: Dataset, states: Iterable[
         tensors = file.state_dict(state.sparsity, state.band_start)
         zeros = sum(int((tensors[name] == 0).sum()) for name in pruned) / elements
         model.load_state_dict({**dense, **{name: tensors[name] for name in pruned}})
-        plain, kept = accuracy(model, data), None
-        if state != DENSE:
-            model.load_state_dict(tensors)
-            kept = accuracy(model, data)
-        yield Accuracy(state, zeros, plain, kept, cast(Scope, file.head.scope))
+        plain, other = accuracy(model, data), None
+        if state != DENSE and statistics != "none":
+            if statistics == "kept":
+                model.load_state_dict(tensors)
+            else:
+                estimate_statistics(model, calibration_batches(data))
+            other = accuracy(model, data)
+        yield Accuracy(state, zeros, plain, other, cast(Scope, file.head.scope))
     model.load_state_dict(dense)
 
 
