@@ -93,3 +93,13 @@ def test_stopping_by_hand_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("pof.cli.demo.run", interrupted)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "pof: stopped\n"
+
+
+def test_the_nearest_option_and_folder_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["eval", "runs/x", "--sparity", "0.7"])
+    assert stopped.value.code == 2
+    assert "there is no --sparity, perhaps --sparsity: pof eval --help shows how" in capsys.readouterr().err
+    (tmp_path / "digits-pof-0").mkdir()
+    assert main(["eval", str(tmp_path / "digits-pof")]) == 2
+    assert "perhaps " + repr(str(tmp_path / "digits-pof-0")) in capsys.readouterr().err

@@ -56,7 +56,9 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({**choice.state._asdict(), **_figures(choice), "tried": tried}))
         return 0
     print(choice)
+    band = "" if choice.state.band_start is None else f" --recover-from {choice.state.band_start:g}"
     print(f"chosen: {choice.state}")
+    print(f"go on with: pof export {options.source} small.onnx --sparsity {choice.state.sparsity:g}{band}")
     if calibrate and not (as_stored and suffix_of(options.source) == ".pof"):
         print("BatchNorm statistics were re-estimated for each state; pof export does the same")
     return 0

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
-    options = parser().parse_args(arguments)
+    options = _parsed(arguments)
     if options.verb is None:
         parser().print_help(sys.stderr)
         return 2
@@ -78,6 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("pof: stopped", file=sys.stderr)
         return 130
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; what is no option of the verb is told by the verb, with the one that is nearest."""
+    top = parser()
+    options, unknown = top.parse_known_args(arguments)
+    if unknown:
+        verbs = next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+        own: argparse.ArgumentParser = verbs.choices.get(options.verb, top)
+        near = get_close_matches(unknown[0].partition("=")[0], own._option_string_actions, n=1)
+        own.error(f"there is no {unknown[0]}" + (f", perhaps {near[0]}" if near else ""))
+    return options
 
 
 if __name__ == "__main__":

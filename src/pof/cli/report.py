@@ -41,5 +41,6 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(runs))
         return 0
     names = ", ".join(Path(source).name for source in options.sources)
-    print(write_page(out, f"pof: {names}", "Recoverable pruning: one network at every sparsity.", runs))
+    page = write_page(out, f"pof: {names}", "Recoverable pruning: one network at every sparsity.", runs)
+    print(f"{page}: open it in a browser")
     return 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
@@ -126,7 +127,10 @@ def _found(source: str | Path) -> tuple[str | Path, Path | None]:
         return source, None
     path = Path(local(source))
     if not path.exists():
-        raise PofError(f"there is no {str(path)!r}: name a run's folder or a file of weights")
+        siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = get_close_matches(path.name, siblings, n=1)
+        perhaps = f", perhaps {str(path.parent / near[0])!r}" if near else ""
+        raise PofError(f"there is no {str(path)!r}{perhaps}: name a run's folder or a file of weights")
     return path, path if path.is_dir() else None
 
 
