@@ -1,6 +1,9 @@
 """`pof reproduce`: a plan that can run, runs that are skipped when done, records, and the tables made of them."""
 
 import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from pof.cli.main import main
+from pof.cli.train import Display
 from pof.errors import PofError
 from pof.report.result_tables import tables, total_passes
 from pof.report.results import BEGIN, END, draw_methods, draw_weights, read_paper, with_tables
@@ -19,6 +23,7 @@ from pof.train.folder import own_folder
 from pof.train.histogram import weight_histogram
 from pof.train.recipe import recipe_from
 from pof.train.reproduce import Places, is_done, reproduce, seconds_left
+from pof.train.run import run_recipe
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -115,6 +120,138 @@ def test_the_plan_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not any(each["done"] for each in json.loads(capsys.readouterr().out))
 
 
+def quiet(_: Experiment) -> Any:
+    return lambda _: None
+
+
+def refuse(experiment: Experiment, why: str) -> None:
+    raise AssertionError(f"{experiment.name} was left out: {why}")
+
+
+def test_a_record_of_an_older_version_is_written_anew_without_training(tmp_path: Path) -> None:
+    places, first = Places(tmp_path / "runs", tmp_path / "results"), small("first")
+    assert reproduce([first], places, quiet, refuse)
+    lines = (places.folder(first) / "records.jsonl").read_text()
+    older = json.loads(places.record(first).read_text())
+    del older["histogram"]
+    places.record(first).write_text(json.dumps(older))
+    assert seconds_left([first], places) == {"first": 0.0}
+    assert reproduce([first], places, quiet, refuse)
+    assert "histogram" in json.loads(places.record(first).read_text())
+    assert (places.folder(first) / "records.jsonl").read_text() == lines, "it was not trained again"
+
+
+def test_runs_may_be_anywhere_and_may_be_gone(tmp_path: Path) -> None:
+    places = Places(tmp_path / "elsewhere", tmp_path / "results")
+    chain = [small("first"), small("second", "first", "runs/first"), small("third", "second", "runs/second")]
+    assert reproduce(chain, places, quiet, refuse)
+    found = json.loads(places.record(chain[1]).read_text())
+    assert found["recipe_hash"] == chain[1].recipe.hash
+    assert found["recipe"]["model"]["weights"] == "runs/first", "a record does not tell where runs were"
+    clone = Places(tmp_path / "a clone has none", places.results)
+    assert seconds_left(chain, clone) == {}
+    places.record(chain[1]).unlink()
+    assert list(seconds_left(chain, clone)) == ["first", "second"], "its start has to be made anew"
+    assert reproduce(chain, clone, quiet, refuse)
+    assert seconds_left(chain, clone) == {}
+
+
+def test_a_run_that_was_begun_does_not_need_its_start_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = small("first"), small("second", "first", "runs/first")
+    run_recipe(first.recipe, "runs/first")
+    assert not run_recipe(second.recipe, "runs/second", lambda _: signal.raise_signal(signal.SIGINT)).finished
+    Path("runs/first/model.safetensors").unlink()
+    places = Places(tmp_path / "runs", tmp_path / "results")
+    assert reproduce([second], places, quiet, refuse)
+    assert json.loads(places.record(second).read_text())["resumed"] == 1
+
+
+def test_a_run_that_another_process_takes_first_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places, skipped = Places(tmp_path / "runs", tmp_path / "results"), []
+    monkeypatch.setattr("pof.train.reproduce.is_free", lambda _: True)
+    with own_folder(places.runs / "first"):
+        assert not reproduce([small("first"), small("other")], places, quiet, lambda *why: skipped.append(why[1]))
+    assert skipped == ["another process is running it"]
+    assert is_done(small("other"), places)
+
+
+def test_a_run_that_another_process_has_just_finished_is_not_finished_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small("first").recipe
+
+    @contextmanager
+    def after_another(folder: Path) -> Iterator[None]:
+        monkeypatch.undo()
+        run_recipe(recipe, folder)
+        yield
+
+    monkeypatch.setattr("pof.train.run.own_folder", after_another)
+    assert run_recipe(recipe, tmp_path).already
+    assert (tmp_path / "records.jsonl").read_text().count('"final"') == 1
+
+
+def test_a_broken_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    places, skipped = Places(tmp_path / "runs", tmp_path / "results"), {}
+    cut, broken, whole = small("cut"), small("broken"), small("whole")
+    for name, text in {"cut": '{"kind": "epoch", "images_per_second": 7}\n{"kin', "broken": "5\n"}.items():
+        (places.runs / name).mkdir(parents=True)
+        (places.runs / name / "records.jsonl").write_text(text)
+    assert seconds_left([cut, broken, whole], places)["whole"] == pytest.approx(whole.work / 7)
+    assert not reproduce([broken, whole], places, quiet, lambda each, why: skipped.update({each.name: why}))
+    assert "line 1 of" in skipped["broken"]
+    assert is_done(whole, places)
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_record_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_folder: bool
+) -> None:
+    path = tmp_path / "tr0-quick-0.json"
+    if is_folder:
+        path.mkdir()
+    else:
+        path.write_text('{"bad')
+    assert main(["reproduce", "instant", "--plan", "--runs", str(tmp_path), "--results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert str(path) in error
+    assert "delete it to run it anew" in error
+
+
+def test_outside_a_clone_nothing_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "instant"]) == 2
+    said = capsys.readouterr()
+    assert "clone the repository, and run this in its folder" in said.err
+    assert not said.out
+
+
+def test_a_terminal_shows_how_far_runs_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(plan_of, "experiments", lambda _: (small("first"),))
+    command = ["reproduce", "instant", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    show = Display.show
+
+    def interrupt(display: Display, event: Any) -> None:
+        show(display, event)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Display, "show", interrupt)
+        assert main(command) == 130
+    assert "the same command goes on from there" in capsys.readouterr().out
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "\u2501" in said.err, "the bar"
+    assert "first: accuracy " in said.out
+    assert "all done" in said.out
+
+
 def record(table: str, label: str, **more: Any) -> dict[str, Any]:
     states = [
         {"sparsity": s, "recover_from": r, "accuracy": 0.9 - s / 10, "calibrated": 0.95 - s / 10 if s else None}
@@ -126,6 +263,8 @@ def record(table: str, label: str, **more: Any) -> dict[str, Any]:
 
 
 def test_tables_are_made_of_records() -> None:
+    globally = {**record("", "")["recipe"], "settings": {"scope": "global"}}
+    everywhere = {"sparsity": 0.8, "recover_from": 0.8, "accuracy": 0.1, "calibrated": 0.88, "scope": "global"}
     found = tables(
         [
             record("instant", "tr=0"),
@@ -134,8 +273,10 @@ def test_tables_are_made_of_records() -> None:
             record("fine_tuned", "longer", sparsity=0.8, accuracy=0.9, passes=10),
             record("fine_tuned", ""),
             record("every_size", "nested", passes=2),
-            record("mobilenet", "tr=0"),
-            record("mobilenet", "one-shot", sparsity=0.7, accuracy=0.8, passes=2),
+            record("every_size", "CrAM", passes=2, recipe=globally, states=[everywhere]),
+            record("mobilenet", "", name="mobilenet-dense-quick-0", accuracy=0.85),
+            record("mobilenet", "tr=0", after="mobilenet-dense-quick-0"),
+            record("mobilenet", "one-shot", sparsity=0.7, accuracy=0.8, passes=2, after="mobilenet-dense-quick-0"),
         ],
         read_paper(RESULTS / "paper.json"),
         0.9,
@@ -149,9 +290,11 @@ def test_tables_are_made_of_records() -> None:
     assert "| one-shot | 88.5 (-1.5) |" in four
     assert "| POF | 87.5 (-2.5) |" in four, "with the passes of what it started from"
     assert "| nested, all sizes at once | 87.0 (-3.0) |" in four
+    assert "| CrAM, all sizes at once | 88.0 (-2.0) |" in four, "pruned as it was trained"
     assert "longer" not in four
     assert "| nested | 0 | 2 | layer | 90.0 | 90.0 | " in found
     assert "### MobileNetV2, fine-tuned at a sparsity, 4 passes" in found
+    assert "| one-shot | 80.0 (-5.0) |" in found, "the difference to the network that it began with"
     assert "| 70 % | 40.03 | 53.44 |" in found
     assert "63.50 (-6.20)" in found
     page = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"), 0.9)
@@ -181,6 +324,8 @@ def test_passes_are_those_of_the_whole_way() -> None:
     first = record("instant", "tr=0.9")
     second = record("fine_tuned", "POF", after="tr=0.9-quick-0", sparsity=0.8)
     assert total_passes(second, [first, second]) == 4
+    with pytest.raises(PofError, match=r"starts from tr=0.9-quick-0, of which there is no record"):
+        total_passes(second, [second])
     assert total_passes(record("every_size", "nested", passes=2), []) == 4
 
 

@@ -2,7 +2,8 @@
 
 Shows what is to be run and how long it will take, then runs it. Stop it at any
 time: the same command goes on from there, and skips what is done. Two of them,
-in two terminals, share the work.
+in two terminals, share the work. It starts from files of the repository: run
+it in the folder of a clone.
 
 example: pof reproduce instant --budget quick
 """
@@ -10,6 +11,8 @@ example: pof reproduce instant --budget quick
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,7 @@ from pof.errors import PofError
 if TYPE_CHECKING:
     from pof.train.events import Show
     from pof.train.experiments import Experiment
+    from pof.train.run import Outcome
 
 TABLES = ("every_size", "instant", "fine_tuned", "weights", "mobilenet", "all")
 HELP = "make the tables of docs/results.md again"
@@ -38,37 +42,78 @@ def run(options: argparse.Namespace) -> int:
     try:
         from pof.train.experiments import experiments
         from pof.train.heap import keep_freed_memory
-        from pof.train.reproduce import Places, reproduce, seconds_left
+        from pof.train.reproduce import Places, check_starts, reproduce, seconds_left, to_run
     except ModuleNotFoundError as error:
         raise PofError(f"training needs {error.name}: pip install {error.name}") from None
     places = Places(Path(options.runs), Path(options.results))
-    every = experiments(options.budget, options.runs)
-    chosen = [e for e in every if options.table in ("all", e.table)]
-    # What they start from, of other tables too, comes with them.
-    wanted = {e.name for e in chosen} | {e.after for e in chosen}
-    chosen = [e for e in every if e.name in wanted]
+    chosen = _chosen(experiments(options.budget), options.table)
     left = seconds_left(chosen, places)
     if options.json:
         plan = [{"name": e.name, "done": e.name not in left, "seconds": left.get(e.name, 0)} for e in chosen]
         print(json.dumps(plan))
         return 0
-    print(_plan(chosen, left))
+    if not options.plan:
+        check_starts(to_run(chosen, places), places)
+    print(_plan(chosen, left), flush=True)
     if options.plan:
         return 0
-    from pof.cli.train import Display
-
     keep_freed_memory()
+    with _Screen() as screen:
+        try:
+            done = reproduce(chosen, places, screen.began, screen.skipped, screen.ended)
+        except KeyboardInterrupt:
+            screen.interrupted = True
+            done = False
+    if screen.interrupted:
+        print("stopped; the same command goes on from there")
+    elif done:
+        print("all done: python -m pof.report.results writes docs/results.md")
+    else:
+        print("not all done yet: the same command runs what is left")
+    return 0 if done else 130
 
-    def began(experiment: "Experiment") -> "Show":
-        print(f"{experiment.name} ({experiment.label or 'for others to start from'})")
-        return Display(experiment.name).show
 
-    def skipped(experiment: "Experiment", why: str) -> None:
+class _Screen:
+    """Shows one run after the other, each with a bar of its own."""
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._open = ExitStack()
+
+    def __enter__(self) -> "_Screen":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def began(self, experiment: "Experiment") -> "Show":
+        """Start a bar."""
+        from pof.cli.train import Display
+
+        print(f"{experiment.name} ({experiment.label or 'for others to start from'})", flush=True)
+        return self._open.enter_context(Display(experiment.name)).show
+
+    def ended(self, experiment: "Experiment", outcome: "Outcome") -> None:
+        """Take the bar off, and say how it went."""
+        self._open.close()
+        self.interrupted = not outcome.finished
+        if outcome.finished and outcome.accuracy is not None:
+            print(f"{experiment.name}: accuracy {100 * outcome.accuracy:.2f} %", flush=True)
+        elif not outcome.finished:
+            print(f"{experiment.name}: stopped after step {outcome.step}", flush=True)
+
+    def skipped(self, experiment: "Experiment", why: str) -> None:
+        """Say why one was left out; it may have begun."""
+        self._open.close()
         print(f"{experiment.name}: left out, {why}", file=sys.stderr)
 
-    done = reproduce(chosen, places, began, skipped)
-    print("all done: python -m pof.report.results writes docs/results.md" if done else "not all done yet")
-    return 0 if done else 130
+
+def _chosen(every: "Sequence[Experiment]", table: str) -> "list[Experiment]":
+    """Those of a table, and what they start from, of other tables too."""
+    wanted = {e.name for e in every if table in ("all", e.table)}
+    for experiment in reversed(every):
+        wanted |= {experiment.after} if experiment.name in wanted else set()
+    return [e for e in every if e.name in wanted]
 
 
 def _plan(chosen: "list[Experiment]", left: dict[str, float]) -> str:

@@ -13,6 +13,8 @@ TEST_IMAGES = 10_000
 COST = {"mobilenet_v2_cifar": 4.0}
 """Of an image, against a ResNet-20."""
 BASELINE = "weights/cifar10-resnet20-dense.pof"
+RUNS = "runs"
+"""Where recipes say that runs are. Wherever they really are, a recipe and its hash stay the same."""
 PAPER_BANDS = ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
 PEER_BANDS = ((0.35, 0.8), (0.4, 0.7))
 """Beside DPF and DSR in the paper."""
@@ -80,17 +82,17 @@ class Experiment:
         return (self.images + tests * TEST_IMAGES / 3) * COST.get(self.recipe.model.name, 1.0)
 
 
-def experiments(budget: str, runs: str = "runs") -> tuple[Experiment, ...]:
-    """All of a budget, in an order in which they can run; those that start from others do from folders in `runs`."""
+def experiments(budget: str) -> tuple[Experiment, ...]:
+    """All of a budget, in an order in which they can run; those that start from others do from folders in `RUNS`."""
     check_choice(budget, "budget", tuple(BUDGETS))
     plan, found = BUDGETS[budget], []
     for seed in sorted({*plan.seeds, *plan.headline_seeds}):
         every = [
             *_every_size(plan, seed),
             *_instant(plan, seed),
-            *_fine_tuned(plan, seed, budget, runs),
-            *_weights(plan, seed, budget, runs),
-            *_mobilenet(plan, seed, budget, runs),
+            *_fine_tuned(plan, seed, budget),
+            *_weights(plan, seed, budget),
+            *_mobilenet(plan, seed, budget),
         ]
         found += [e for e in every if seed in plan.seeds or (seed in plan.headline_seeds and _is_headline(e))]
     return tuple(_named(experiment, budget) for experiment in found)
@@ -141,7 +143,7 @@ _TR: Mapping[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
-def _fine_tuned(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Experiment]:
+def _fine_tuned(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
     labels = {"one_shot": "one-shot", "gradual": "gradual", "cyclical": "cyclical", "dpf": "DPF", "dsr": "DSR"}
     for sparsity in sorted({*plan.sparsities, PEER_SPARSITY}, reverse=True):
         only_peers = sparsity not in plan.sparsities
@@ -153,14 +155,19 @@ def _fine_tuned(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Exp
             yield Experiment(f"{method}-{sparsity:g}", "fine_tuned", label, recipe, sparsity=sparsity)
         if only_peers:
             continue
-        starts = {"tr0.95": "POF tr=0.95", "tr0.9": "POF tr=0.9", "tr0.7": "POF tr=0.7", "nested-half": "nested"}
-        for start, label in starts.items():
+        starts = {"tr0.95": "POF tr=0.95", "tr0.9": "POF tr=0.9", "tr0.7": "POF tr=0.7"}
+        halves = {"nested-half": "nested, then one-shot", "cram-half": "CrAM, then one-shot"}
+        for start, label in {**starts, **halves}.items():
             after = full_name(start, budget, seed)
-            recipe = _recipe(
-                {"name": "one_shot", "sparsity": sparsity}, plan.penalty, seed, NO_TABLE, weights=f"{runs}/{after}"
-            )
+            recipe = _recipe(_pruned_once(start, sparsity), plan.penalty, seed, NO_TABLE, weights=f"{RUNS}/{after}")
             name = f"{start}-one_shot-{sparsity:g}"
             yield Experiment(name, "fine_tuned", label, recipe, after=after, sparsity=sparsity)
+
+
+def _pruned_once(start: str, sparsity: float) -> Table:
+    """One-shot pruning of what `start` trained, ranked as it was there."""
+    on_sphere = start.startswith("tr") and start != "tr0"
+    return {"name": "one_shot", "sparsity": sparsity, "magnitudes": "unit" if on_sphere else "raw"}
 
 
 NESTED: Table = {"name": "nested", "bands": 0.1}
@@ -176,10 +183,11 @@ def _every_size(plan: Budget, seed: int) -> Iterator[Experiment]:
         recipe = _recipe({**CRAM, "scope": scope}, plan.every_size, seed, table)
         yield Experiment(f"cram-{scope}", "every_size", f"CrAM, trained {scope}", recipe, 2)
     # Half of the passes that methods of the fine-tuned table have: the other half is fine-tuning.
-    yield Experiment("nested-half", "fine_tuned", "", _recipe(NESTED, max(1, plan.penalty // 2), seed, NO_TABLE), 2)
+    for name, method in (("nested-half", NESTED), ("cram-half", {**CRAM, "scope": "layer"})):
+        yield Experiment(name, "fine_tuned", "", _recipe(method, max(1, plan.penalty // 2), seed, NO_TABLE), 2)
 
 
-def _weights(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Experiment]:
+def _weights(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
     """For the figure of weight distributions: before and after fine-tuning at 60 %."""
     if seed != plan.seeds[0]:
         return
@@ -188,11 +196,11 @@ def _weights(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Experi
     # Those of the fine-tuned table are the same runs.
     for tr in ("0", "0.5") if 0.6 in plan.sparsities else ("0", "0.9", "0.7", "0.5"):
         after = full_name(f"tr{tr}", budget, seed)
-        recipe = _recipe({"name": "one_shot", "sparsity": 0.6}, plan.penalty, seed, NO_TABLE, weights=f"{runs}/{after}")
+        recipe = _recipe(_pruned_once(f"tr{tr}", 0.6), plan.penalty, seed, NO_TABLE, weights=f"{RUNS}/{after}")
         yield Experiment(f"tr{tr}-one_shot-0.6", "weights", f"tr={tr}", recipe, after=after, sparsity=0.6)
 
 
-def _mobilenet(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Experiment]:
+def _mobilenet(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
     """The paper's tables of MobileNetV2: it starts from a dense network that is trained here too."""
     name = {"name": "mobilenet_v2_cifar"}
     dense = full_name("mobilenet-dense", budget, seed)
@@ -201,16 +209,18 @@ def _mobilenet(plan: Budget, seed: int, budget: str, runs: str) -> Iterator[Expe
     table = {"sparsities": [0.0, 0.1, 0.2, 0.3, 0.4], "bands": [list(band) for band in PAPER_BANDS]}
     trained: Table = {"0": {"name": "dense"}, "0.9-0.7": {"name": "pof", "tr": [0.9, 0.7]}}
     for tr, method in trained.items():
-        recipe = _recipe(method, plan.mobilenet, seed, table, weights=f"{runs}/{dense}", **name)
+        recipe = _recipe(method, plan.mobilenet, seed, table, weights=f"{RUNS}/{dense}", **name)
         yield Experiment(f"mobilenet-tr{tr}", "mobilenet", f"tr={tr.replace('-', '->')}", recipe, after=dense)
     for sparsity in (0.7, 0.6, 0.5):
         method = {"name": "one_shot", "sparsity": sparsity}
-        recipe = _recipe(method, 2 * plan.mobilenet, seed, NO_TABLE, weights=f"{runs}/{dense}", **name)
+        recipe = _recipe(method, 2 * plan.mobilenet, seed, NO_TABLE, weights=f"{RUNS}/{dense}", **name)
         yield Experiment(
             f"mobilenet-one_shot-{sparsity:g}", "mobilenet", "one-shot", recipe, after=dense, sparsity=sparsity
         )
         after = full_name("mobilenet-tr0.9-0.7", budget, seed)
-        recipe = _recipe(method, plan.mobilenet, seed, NO_TABLE, weights=f"{runs}/{after}", **name)
+        recipe = _recipe(
+            {**method, "magnitudes": "unit"}, plan.mobilenet, seed, NO_TABLE, weights=f"{RUNS}/{after}", **name
+        )
         yield Experiment(
             f"mobilenet-pof-{sparsity:g}", "mobilenet", "POF tr=0.9->0.7", recipe, after=after, sparsity=sparsity
         )

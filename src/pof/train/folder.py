@@ -13,12 +13,17 @@ if sys.platform != "win32":
 LOCK = ".lock"
 
 
+class BusyError(PofError):
+    """Another process is in the folder of a run."""
+
+
 @contextmanager
 def own_folder(folder: Path) -> Iterator[None]:
     """Make the folder and keep other processes that ask for it out; remove what a killed one left half-written.
 
     Raises:
-        PofError: it cannot be made, or another process is in it.
+        PofError: it cannot be made.
+        BusyError: another process is in it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +35,7 @@ def own_folder(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise PofError(f"another process is training in {str(folder)!r}: choose another --out") from None
+                raise BusyError(f"another process is training in {str(folder)!r}: choose another --out") from None
         for left in folder.glob(".*.tmp"):
             left.unlink(missing_ok=True)
         yield

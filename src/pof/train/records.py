@@ -8,7 +8,7 @@ from pof.errors import PofError
 
 
 class Records:
-    """Writes and reads the record of one run. A line that a kill cut off is dropped at the next start."""
+    """Writes and reads the record of one run. A line that a kill cut off is not read, and goes at the next start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -22,15 +22,15 @@ class Records:
             raise PofError(f"cannot write {str(self._path)!r}: {error.strerror or error}") from None
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines."""
+        """All whole lines: the last one may be cut off, or another process may be writing it."""
         try:
-            lines = self._path.read_text().splitlines()
+            text = self._path.read_text()
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, UnicodeDecodeError) as error:
             raise PofError(f"cannot read {str(self._path)!r}: {getattr(error, 'strerror', None) or error}") from None
         found = []
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
             try:
                 record = json.loads(line)
             except ValueError:

@@ -10,14 +10,15 @@ from pof.errors import PofError
 from pof.replacing import replacing
 from pof.train.events import Show
 from pof.train.experiments import COST, Experiment
-from pof.train.folder import is_free
+from pof.train.folder import BusyError, is_free
 from pof.train.histogram import weight_histogram
 from pof.train.origin import RECORDS
 from pof.train.records import Records
-from pof.train.run import WEIGHTS, run_recipe
+from pof.train.run import CHECKPOINT, WEIGHTS, Outcome, run_recipe
 
 ASSUMED = 400.0
 """Images a second, forward and backward, of a ResNet-20 on two slow cores: until a run here has told better."""
+BUSY = "another process is running it"
 
 
 @dataclass(frozen=True)
@@ -27,32 +28,67 @@ class Places:
     runs: Path
     results: Path
 
+    def folder(self, experiment: Experiment) -> Path:
+        """The folder of an experiment's run."""
+        return self.runs / experiment.name
+
     def record(self, experiment: Experiment) -> Path:
         """The file of an experiment's record."""
         return self.results / f"{experiment.name}.json"
 
 
 def is_done(experiment: Experiment, places: Places) -> bool:
-    """Whether there is a record of it, of the same recipe."""
+    """Whether there is a record of it, of the same recipe, with all that is kept today."""
+    path = places.record(experiment)
     try:
-        found = json.loads(places.record(experiment).read_text())
+        found = json.loads(path.read_text())
     except FileNotFoundError:
         return False
     except (OSError, ValueError) as error:
-        raise PofError(f"cannot read {str(places.record(experiment))!r}: {error}") from None
-    return isinstance(found, dict) and found.get("recipe_hash") == experiment.recipe.hash
+        reason = getattr(error, "strerror", None) or error
+        raise PofError(f"cannot read the record {str(path)!r} ({reason}): delete it to run it anew") from None
+    return isinstance(found, dict) and found.get("recipe_hash") == experiment.recipe.hash and "histogram" in found
+
+
+def to_run(experiments: Sequence[Experiment], places: Places) -> list[Experiment]:
+    """Those that are not done, and those that are but whose weights another one has to start from and are not here.
+
+    The second are what a clone lacks: it has the records of runs, not their folders.
+    """
+    found: list[Experiment] = []
+    needed: set[str] = set()
+    for experiment in reversed(experiments):
+        lost = experiment.name in needed and not (places.folder(experiment) / WEIGHTS).exists()
+        if lost or not is_done(experiment, places):
+            found.append(experiment)
+            needed |= {experiment.after} if _is_new(experiment, places) else set()
+    return found[::-1]
+
+
+def check_starts(experiments: Sequence[Experiment], places: Places) -> None:
+    """Raise if a file of the repository that one of them starts from is not here."""
+    for experiment in experiments:
+        file = experiment.recipe.model.weights
+        if file and not experiment.after and _is_new(experiment, places) and not Path(file).exists():
+            raise PofError(
+                f"there is no {file!r} here, which {experiment.name} starts from: "
+                "clone the repository, and run this in its folder"
+            )
 
 
 def seconds_left(experiments: Sequence[Experiment], places: Places) -> dict[str, float]:
-    """How long each that is not done will take, by how fast runs here were, or a guess."""
-    speeds = [
+    """How long each that is to be run will take, by how fast runs here were, or a guess."""
+    lines = {experiment.name: _lines(experiment, places) for experiment in experiments}
+    speeds = sorted(
         line["images_per_second"] * experiment.passes * COST.get(experiment.recipe.model.name, 1.0)
         for experiment in experiments
-        for line in Records(places.runs / experiment.name / RECORDS).read()
-        if line["kind"] == "epoch"
-    ]
-    speed = sorted(speeds)[len(speeds) // 2] if speeds else ASSUMED
-    return {e.name: e.work / speed for e in experiments if not is_done(e, places)}
+        for line in lines[experiment.name]
+        if line["kind"] == "epoch" and "images_per_second" in line
+    )
+    speed = speeds[len(speeds) // 2] if speeds else ASSUMED
+    # Of a run that has finished only the record has to be written.
+    ended = {name for name, found in lines.items() if any(line["kind"] == "final" for line in found)}
+    return {e.name: 0.0 if e.name in ended else e.work / speed for e in to_run(experiments, places)}
 
 
 def reproduce(
@@ -60,28 +96,60 @@ def reproduce(
     places: Places,
     began: Callable[[Experiment], Show],
     skipped: Callable[[Experiment, str], None],
+    ended: Callable[[Experiment, Outcome], None] = lambda *_: None,
 ) -> bool:
-    """Run what is not done; return whether all of it is now. What another process runs, or waits for, is skipped."""
-    finished = {experiment.name for experiment in experiments if is_done(experiment, places)}
-    for experiment in experiments:
-        if experiment.name in finished:
+    """Run what is to be run; return whether all is done now. What another process runs, or waits for, is skipped.
+
+    Recipes name the folders of runs that others start from as they are by default; `places` tells the real ones.
+    """
+    for experiment in to_run(experiments, places):
+        hindrance = _hindrance(experiment, places)
+        if not hindrance:
+            start = places.runs / experiment.after if experiment.after else None
+            try:
+                outcome = run_recipe(experiment.recipe, places.folder(experiment), began(experiment), start)
+            except BusyError:
+                hindrance = BUSY  # since a moment ago
+        if hindrance:
+            skipped(experiment, hindrance)
             continue
-        folder = places.runs / experiment.name
-        if experiment.after and not (places.runs / experiment.after / "model.safetensors").exists():
-            skipped(experiment, f"it starts from {experiment.after}, which has not finished")
-        elif not is_free(folder):
-            skipped(experiment, "another process is running it")
-        elif run_recipe(experiment.recipe, folder, began(experiment)).finished:
+        if outcome.finished:
             _keep(experiment, places)
-            finished.add(experiment.name)
-        else:
+        ended(experiment, outcome)
+        if not outcome.finished:
             return False
-    return len(finished) == len(experiments)
+    return not to_run(experiments, places)  # another process may have finished what was skipped
+
+
+def _is_new(experiment: Experiment, places: Places) -> bool:
+    """Whether it has still to load the weights that it starts from."""
+    return not any((places.folder(experiment) / file).exists() for file in (CHECKPOINT, WEIGHTS))
+
+
+def _hindrance(experiment: Experiment, places: Places) -> str:
+    """Why it cannot run now, if it cannot."""
+    if experiment.after and _is_new(experiment, places) and not (places.runs / experiment.after / WEIGHTS).exists():
+        return f"it starts from {experiment.after}, which has not finished"
+    if not is_free(places.folder(experiment)):
+        return BUSY
+    try:
+        Records(places.folder(experiment) / RECORDS).read()
+    except PofError as error:
+        return str(error)  # the others can go on
+    return ""
+
+
+def _lines(experiment: Experiment, places: Places) -> list[dict[str, Any]]:
+    """What its run has recorded; nothing if that cannot be read, which is told when its turn comes."""
+    try:
+        return Records(places.folder(experiment) / RECORDS).read()
+    except PofError:
+        return []
 
 
 def _keep(experiment: Experiment, places: Places) -> None:
     """Write the record of a run that finished."""
-    lines = Records(places.runs / experiment.name / RECORDS).read()
+    lines = Records(places.folder(experiment) / RECORDS).read()
     first = next(line for line in lines if line["kind"] in ("start", "resume"))
     final: dict[str, Any] = next(line for line in reversed(lines) if line["kind"] == "final")
     record = {
@@ -90,7 +158,7 @@ def _keep(experiment: Experiment, places: Places) -> None:
         "resumed": sum(line["kind"] == "resume" for line in lines),
         **{key: final[key] for key in ("step", "accuracy", "test_images", "figures")},
         "states": final["table"],
-        "histogram": weight_histogram(places.runs / experiment.name / WEIGHTS),
+        "histogram": weight_histogram(places.folder(experiment) / WEIGHTS),
     }
     places.results.mkdir(parents=True, exist_ok=True)
     with replacing(places.record(experiment)) as temporary:

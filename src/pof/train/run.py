@@ -55,36 +55,45 @@ class Outcome:
     """A row a state: see `pof.train.evaluate.Accuracy`."""
 
 
-def run_recipe(recipe: Recipe, out: str | Path, show: Show = lambda _: None) -> Outcome:
-    """Run `recipe` in the folder `out`, from its last checkpoint if there is one; do nothing if it has finished."""
+def run_recipe(
+    recipe: Recipe, out: str | Path, show: Show = lambda _: None, weights: str | Path | None = None
+) -> Outcome:
+    """Run `recipe` in the folder `out`, from its last checkpoint if there is one; do nothing if it has finished.
+
+    `weights` is where `model.weights` really are, if not where the recipe says; the run stays one of that recipe.
+    """
     folder = Path(out)
     engine = engine_for(recipe, folder)
     records = open_records(folder, recipe, engine)
     done = records.last("final")
-    if done is not None:
-        if not (folder / WEIGHTS).exists():
-            raise PofError(
-                f"the run in {str(folder)!r} has finished, but its {WEIGHTS} is gone: delete it to train anew"
-            )
-        keys = ("step", "accuracy", "test_images", "figures", "table")
-        return Outcome(finished=True, already=True, **{key: done[key] for key in keys})
-    run = _Run(recipe, folder, records, engine)
-    with own_folder(folder) if engine.is_main_process else nullcontext():
-        engine.wait_for_everyone()
-        return run.go(show)
+    if done is None:
+        # Built before there is a folder, so that a run that cannot begin leaves nothing.
+        run = _Run(recipe, folder, records, engine, weights)
+        with own_folder(folder) if engine.is_main_process else nullcontext():
+            engine.wait_for_everyone()
+            done = records.last("final")
+            if done is None:
+                return run.go(show)
+            # Another process has finished it in the meantime.
+    if not (folder / WEIGHTS).exists():
+        raise PofError(f"the run in {str(folder)!r} has finished, but its {WEIGHTS} is gone: delete it to train anew")
+    keys = ("step", "accuracy", "test_images", "figures", "table")
+    return Outcome(finished=True, already=True, **{key: done[key] for key in keys})
 
 
 class _Run:
     """A run that has not finished yet."""
 
-    def __init__(self, recipe: Recipe, folder: Path, records: Records, engine: Accelerator) -> None:
+    def __init__(
+        self, recipe: Recipe, folder: Path, records: Records, engine: Accelerator, weights: str | Path | None = None
+    ) -> None:
         torch.manual_seed(recipe.run.seed)
         self._recipe, self._folder, self._records, self._engine = recipe, folder, records, engine
         self._data = build_data(recipe.data)
         self._span = span_of(recipe, self._data)
         # A checkpoint has its own weights; the file that the run began with may be gone.
         resumes = (folder / CHECKPOINT).exists()
-        start = replace(recipe.model, weights="") if resumes else recipe.model
+        start = replace(recipe.model, weights="" if resumes else str(weights or recipe.model.weights))
         self._model = build_model(start, self._data.classes).to(engine.device)
         check_fit(self._model, self._data, (recipe.model.name, recipe.data.name))
         self._optimizer = build_optimizer(recipe, self._model)
