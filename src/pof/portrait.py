@@ -1,8 +1,10 @@
-"""What there is to show of a network, as plain facts: its weights, the stages of its file, its speed."""
+"""What there is to show of a network, as plain facts: its weights, its file, its speed."""
 
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,79 +15,151 @@ from torch import Tensor, nn
 
 from pof.elastic import Elastic
 from pof.file import PofFile, save
+from pof.magnitude import GLOBAL_FLOOR, prune_count
 from pof.planning import Entry, plan
 from pof.rows import row_norms, unit_rows
 from pof.runtime import CompiledModel
+from pof.runtime.timing import ratio_to_plain
 from pof.states import Magnitudes
 
 BINS = 80
-POINTS = 201
-"""Of the tables over the share of weights."""
+STEPS = 100
+"""Of the sliders: what each of them cuts off is counted here, so that the page has nothing to guess."""
 FASTER_AT = 0.9
+IMAGES_AT_ONCE, SMALL = 16, 64
+"""For the speed: as in the demo, if images have at most so many pixels a side; larger ones, one: it takes long."""
+ROUNDS, LONGEST = 15, 5000.0
+"""How often the speed is compared; fewer times where that would take more than so many milliseconds."""
 ALL = "all layers, ranked together"
 Facts = dict[str, Any]
+Values = NDArray[np.float32]
 
 
 def described(model: nn.Module, magnitudes: Magnitudes, file: str | Path | None = None) -> Facts:
-    """The weights of a model, and the stages of its file (of the file that it would have, if there is none)."""
+    """The weights of a model, and its file (the one that it would have, if there is none).
+
+    `statistics` says where the BatchNorm statistics of its pruned states come from: "file", "estimated" from data, or
+    None for a network that has none.
+    """
     chosen = plan(model)
     weights = chosen.parameters(model)
-    ranked = {entry.name: _ranked(entry, weights[entry.name].detach(), magnitudes) for entry in chosen}
-    together = np.concatenate(list(ranked.values()))
-    with tempfile.TemporaryDirectory() as folder:
-        if file is None:
-            file = Path(folder) / "model.pof"
-            save(model, file, magnitudes=magnitudes)
-        stages = [
-            {"kind": s.kind, "gives": str(s.state or "-"), "cumulative": s.cumulative} for s in PofFile(file).stages
-        ]
+    has_statistics = any(getattr(module, "running_mean", None) is not None for module in model.modules())
     return {
-        "layers": [*(_layer(name, values) for name, values in ranked.items()), _layer(ALL, together)],
-        "stages": stages,
+        "layers": _layers(chosen.entries, [weights[entry.name].detach() for entry in chosen], magnitudes),
+        "magnitudes": magnitudes,
+        "statistics": None if not has_statistics else "estimated" if file is None else "file",
+        **_file_facts(model, magnitudes, file),
         "dense_bytes": sum(4 * value.numel() for value in model.state_dict().values()),
     }
 
 
 def times_of(model: nn.Module, example: Tensor, magnitudes: Magnitudes, sparsity: float = FASTER_AT) -> Facts:
-    """How fast each layer of a pruned model is in `pof.compile`, on one thread; the model is dense again afterwards."""
+    """How fast a pruned model and its layers are in `pof.compile`, on one thread; it is dense again afterwards.
+
+    `ratio` compares with the model as it is in torch, its BatchNorm not folded, both taking turns; `compiled` and
+    `plain` are the milliseconds of both. `dense` of a layer is what torch needs with BatchNorm folded.
+    """
+    batch = IMAGES_AT_ONCE if max(example.shape[2:], default=0) <= SMALL else 1
+    images = example[:1].repeat(batch, *[1] * (example.dim() - 1))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with Elastic(model, magnitudes=magnitudes).at(sparsity):
-            fast = CompiledModel(model, example, threads=1)
+            fast = CompiledModel(model, images, threads=1)
             layers = [asdict(each) for each in fast.times()]
-            plain, compiled = fast.milliseconds()
+            folded, compiled = fast.milliseconds()
+            rounds = min(ROUNDS, max(3, int(LONGEST / (2 * folded + compiled))))
+            ratio = ratio_to_plain(fast, model, images, rounds)
     finally:
         torch.set_num_threads(before)
-    return {"sparsity": sparsity, "batch": len(example), "layers": layers, "plain": plain, "compiled": compiled}
+    whole = {"ratio": ratio, "plain": ratio * compiled, "compiled": compiled}
+    return {"sparsity": sparsity, "batch": batch, "layers": layers, **whole}
 
 
-def _ranked(entry: Entry, weight: Tensor, magnitudes: Magnitudes) -> NDArray[np.float32]:
-    """The weights as they are ranked: with unit rows, if so."""
+def _layers(entries: Sequence[Entry], weights: Sequence[Tensor], magnitudes: Magnitudes) -> list[Facts]:
+    """A row a layer, and one for all of them as `scope="global"` ranks them."""
+    ranked = [_ranked(entry, weight, magnitudes) for entry, weight in zip(entries, weights, strict=True)]
+    found = [{"name": e.name, **_spread(v), "sums": _sums(v)} for e, (v, _) in zip(entries, ranked, strict=True)]
+    across = [values * np.float32(scale) for values, scale in ranked]
+    for layer, counts in zip(found, _counts_together(across), strict=True):
+        layer["together"] = counts
+    return [*found, {"name": ALL, **_spread(np.concatenate(across))}] if found else []
+
+
+def _ranked(entry: Entry, weight: Tensor, magnitudes: Magnitudes) -> tuple[Values, float]:
+    """The weights as they are ranked, and what to scale them by before they are compared with other layers."""
     rows, dims = entry.rows(weight.float())
+    scale = 1.0
     if magnitudes == "unit":
-        rows = unit_rows(rows, row_norms(rows, dims, torch.float64))
-    flat: NDArray[np.float32] = rows.reshape(-1).cpu().numpy()
-    return flat
+        norms = row_norms(rows, dims, torch.float64)
+        rows, scale = unit_rows(rows, norms), math.sqrt(rows.numel() / norms.numel())
+    flat: Values = rows.reshape(-1).cpu().numpy()
+    return flat, scale
 
 
-def _layer(name: str, values: NDArray[np.float32]) -> Facts:
-    """How the weights of a layer are distributed: a histogram, and thresholds and sums by share."""
+def _spread(values: Values) -> Facts:
+    """A histogram; the outermost bins hold what lies beyond them, and zeros are halved between the two inmost."""
+    magnitudes = np.abs(values)
+    last = int(0.999 * (len(values) - 1))
+    # Beyond the edge there are so few that one would not see the others; but if nearly all are zero, those few count.
+    edge = max(float(np.partition(magnitudes, last)[last]), float(magnitudes.max()) / 100) or 1.0
+    half = BINS // 2
+    places = np.minimum(magnitudes / np.float32(edge) * half, half - 1).astype(int)
+    below, above = (np.bincount(places[side], minlength=half) for side in (values < 0, values > 0))
+    zeros = int(np.count_nonzero(values == 0))
+    below[0] += zeros // 2
+    above[0] += zeros - zeros // 2
+    bins = [*below[::-1].tolist(), *above.tolist()]
+    return {"count": len(values), "zeros": zeros, "bins": bins, "edge": edge}
+
+
+def _sums(values: Values) -> list[float]:
+    """The sum of the magnitudes between each two neighbouring steps: an alpha is made of them."""
     magnitudes = np.sort(np.abs(values)).astype(np.float64)
-    # Beyond the edge there are so few that one would not see the others.
-    edge = float(magnitudes[int(0.999 * (len(magnitudes) - 1))]) or 1.0
-    bins, _ = np.histogram(np.clip(values, -edge, edge), BINS, (-edge, edge))
-    places = np.round(np.linspace(0, 1, POINTS) * len(magnitudes)).astype(int)
-    sums = np.concatenate([[0.0], np.cumsum(magnitudes)])
-    return {
-        "name": name,
-        "count": len(values),
-        "bins": bins.tolist(),
-        "edge": edge,
-        "quantiles": _short(magnitudes[np.minimum(places, len(magnitudes) - 1)]),
-        "sums": _short(sums[places]),
-    }
+    cuts = [prune_count(len(values), step / STEPS) for step in range(STEPS + 1)]
+    return [float(f"{magnitudes[low:high].sum():.5g}") for low, high in pairwise(cuts)]
 
 
-def _short(values: Sequence[float] | NDArray[np.float64]) -> list[float]:
-    return [float(f"{value:.5g}") for value in values]
+def _counts_together(layers: Sequence[Values]) -> list[list[int]]:
+    """For each layer how many weights `scope="global"` prunes at each step, up to the last that can be reached.
+
+    The rule is that of `share_globally`, which would sort everything anew for each of the steps.
+    """
+    most = [len(values) - max(1, math.ceil(GLOBAL_FLOOR * len(values))) for values in layers]
+    candidates = [np.sort(np.abs(values))[:count] for values, count in zip(layers, most, strict=True)]
+    together = np.sort(np.concatenate(candidates)) if candidates else np.zeros(0)
+    found: list[list[int]] = [[] for _ in layers]
+    for step in range(STEPS):
+        total = prune_count(sum(map(len, layers)), step / STEPS)
+        if total > len(together):
+            break
+        last = together[total - 1] if total else -1.0
+        left = total - sum(int(np.searchsorted(own, last, "left")) for own in candidates)
+        for own, counts in zip(candidates, found, strict=True):
+            below, upto = (int(np.searchsorted(own, last, side)) for side in ("left", "right"))
+            tied = min(left, upto - below)
+            counts.append(below + tied)
+            left -= tied
+    return found
+
+
+def _file_facts(model: nn.Module, magnitudes: Magnitudes, file: str | Path | None) -> Facts:
+    """The stages of a file, and how many bytes are read of it for a state."""
+    packed = file is None
+    with tempfile.TemporaryDirectory() as folder:
+        if file is None:
+            file = Path(folder) / "model.pof"
+            save(model, file, magnitudes=magnitudes)
+        opened = PofFile(file)
+        stages = [
+            {"kind": s.kind, "gives": str(s.state or "-"), "bytes": s.bytes, "cumulative": s.cumulative}
+            for s in opened.stages
+        ]
+        ends = sorted({0.0, *opened.head.stages})
+        states = [(high, low) for high in ends for low in ends if low == high or 0 < low < high]
+        reads = [
+            {"sparsity": high, "recover_from": low, "bytes": opened.bytes_for(high, None if low == high else low)}
+            for high, low in states
+        ]
+    ranking = {"scope": opened.head.scope, "values": opened.head.values}
+    return {"stages": stages, "reads": reads, "packed": packed, **ranking}

@@ -73,20 +73,25 @@ def _print_cifar10(result: "cifar10_demo.DemoResult") -> None:
     from rich.table import Table
 
     table = Table(title="ResNet-20 on CIFAR-10, test accuracy in %", title_justify="left")
-    for name in ("sparsity", "plain", "pof", "pof +band", "file, bytes", "speed"):
+    for name in ("sparsity", "plain", "pof", "bytes", "speed", "+band", "bytes", "speed"):
         table.add_column(name, justify="right", style="bold" if name == "pof" else None)
     for row in result.rows:
-        band = "" if row.recovered is None else f"{100 * row.recovered:.1f}"
-        speed = "" if row.speedup is None else f"{row.speedup:.2f}x"
-        accuracies = (f"{100 * row.plain:.1f}", f"{100 * row.pruned:.1f}", band)
-        table.add_row(f"{row.sparsity:.0%}", *accuracies, f"{row.bytes:,}", speed)
+        pruned = (f"{100 * row.plain:.1f}", f"{100 * row.pruned:.1f}", f"{row.bytes:,}", _times(row.speedup))
+        band = ("", "", "")
+        if row.recovered is not None:
+            band = (f"{100 * row.recovered:.1f}", f"{row.recovered_bytes:,}", _times(row.recovered_speedup))
+        table.add_row(f"{row.sparsity:.0%}", *pruned, *band)
     Console().print(table)
     print(f"Nothing was trained: one file of {result.file_bytes:,} bytes ({result.dense_bytes:,} as float32) holds")
     print(f"all of it. {result.test_images:,} test images; BatchNorm statistics are those in the files.")
     print("plain: trained without regard to pruning, pruned by magnitude")
-    print("pof:   trained with the method nested; the file up to here, and no further")
+    print("pof:   trained with the method nested, pruned; bytes: what is read of the file")
     print("+band: what is pruned from 50 % on is filled with alpha*sign(w)")
     print("speed: pof.compile against torch (BatchNorm not folded), 16 images, one thread")
+
+
+def _times(speedup: float | None) -> str:
+    return "" if speedup is None else f"{speedup:.2f}x"
 
 
 def _digits(options: argparse.Namespace) -> int:

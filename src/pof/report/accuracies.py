@@ -1,6 +1,7 @@
 """The table of a network's accuracies over its states, as text."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pof.table import text_table
 
@@ -8,8 +9,10 @@ ESTIMATED = "New statistics: those of BatchNorm re-estimated, nothing trained."
 OF_THE_FILE = "New statistics: those of BatchNorm that the file keeps."
 
 
-def accuracy_table(rows: Sequence[Mapping[str, float | None]], test_images: int, note: str = ESTIMATED) -> str:
+def accuracy_table(rows: Sequence[Mapping[str, Any]], test_images: int, note: str = ESTIMATED) -> str:
     """A row a state: what it is, how much of it is zero, its accuracy, and that with re-estimated statistics.
+
+    A state is called after its scope too where the rows are of several.
 
     Example:
         >>> row = {"sparsity": 0.7, "recover_from": 0.3, "zeros": 0.3, "accuracy": 0.91, "calibrated": None}
@@ -20,13 +23,16 @@ def accuracy_table(rows: Sequence[Mapping[str, float | None]], test_images: int,
         New statistics: those of BatchNorm re-estimated, nothing trained.
     """
     header = ("state", "zeros", "accuracy, %", "new statistics")
+    several = len({row.get("scope", "layer") for row in rows}) > 1
+    names = [f"{state_name(row)}, {row.get('scope', 'layer')}" if several else state_name(row) for row in rows]
     cells = [
-        (state_name(row), f"{row['zeros']:.1%}", _percent(row["accuracy"]), _percent(row["calibrated"])) for row in rows
+        (name, f"{row['zeros']:.1%}", _percent(row["accuracy"]), _percent(row["calibrated"]))
+        for name, row in zip(names, rows, strict=True)
     ]
     return f"{text_table(header, cells)}\nTop-1 on {test_images} test images.\n{note}"
 
 
-def state_name(row: Mapping[str, float | None]) -> str:
+def state_name(row: Mapping[str, Any]) -> str:
     """What the state of a row is called."""
     high, low = row["sparsity"], row["recover_from"]
     if high == low:

@@ -7,7 +7,9 @@ from typing import Any
 
 from pof.replacing import check_target, replacing
 
-TEMPLATE = Path(__file__).with_name("page.html")
+FOLDER = Path(__file__).parent
+PARTS = ("page_style.html", "page_tools.html", "page_accuracy.html", "page_weights.html", "page_start.html")
+"""Put into `page.html` where it has their names in a comment."""
 PLACE = "__DATA__"
 ENDINGS = (".html", ".htm")
 
@@ -16,8 +18,15 @@ def write_page(path: str | Path, title: str, about: str, runs: Sequence[Mapping[
     """Write the page for networks whose facts are those of `pof.portrait`."""
     target = check_target(path, ENDINGS)
     data = json.dumps({"title": title, "about": about, "runs": list(runs)}, separators=(",", ":"), allow_nan=False)
-    # A name cannot end the script that it is in.
-    page = TEMPLATE.read_text(encoding="utf-8").replace(PLACE, data.replace("<", "\\u003c"))
+    page = _text("page.html")
+    for part in PARTS:
+        page = page.replace(f"<!-- {part} -->\n", _text(part))
+    # The data come last: what they say is not looked through for places. A name cannot end the script that it is in.
+    page = page.replace(PLACE, data.replace("<", "\\u003c"))
     with replacing(target) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return target
+
+
+def _text(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
