@@ -103,21 +103,29 @@ class Display:
         self._lately.append((time.perf_counter(), event.images))
         (began, images), (now, _) = self._lately[0], self._lately[-1]
         rate = (event.images - images) / max(now - began, 1e-9)
-        figures = {"loss": event.loss, **event.figures, "images/s": round(rate)}
+        figures = {"loss": event.loss, **event.figures, SPEED: round(rate)}
         self._bars.update(self._name, event.step, event.steps, "  ".join(_figures(figures)))
 
 
-SHORT = {"images_per_second": "images/s", "learning_rate": "lr"}
+SPEED = "images a second"
+SHORT = {"images_per_second": SPEED, "learning_rate": "lr"}
 
 
 def _figures(figures: Mapping[str, float]) -> list[str]:
     """Each with its name, without those that are not known yet."""
     known = {SHORT.get(key, key): value for key, value in figures.items() if not math.isnan(value)}
-    return [f"{key} {_percent(value) if key == 'accuracy' else _short(value)}" for key, value in known.items()]
+    return [_figure(key, value) for key, value in known.items()]
+
+
+def _figure(key: str, value: float) -> str:
+    if key == SPEED:
+        return f"{value:.0f}/s"
+    return f"{key} {_percent(value) if key == 'accuracy' else _short(value)}"
 
 
 def _short(value: float) -> str:
-    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+    """Two or three digits: a line of a terminal has room for the figures of an epoch."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value >= 0.01 else f"{value:.1g}"
 
 
 def _lines(title: str, parts: list[str]) -> str:
