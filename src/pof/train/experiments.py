@@ -46,8 +46,8 @@ BUDGETS = {
     "quick": Budget(2, 8, 2, 1, sparsities=(0.8, 0.9), seeds=(0,), headline_seeds=(0, 1)),
     "full": Budget(10, 36, 10, 5, sparsities=(0.6, 0.7, 0.8, 0.9), seeds=(0, 1), headline_seeds=(0, 1)),
 }
-HEADLINES = ("nested", "nested-global", "cram-layer", "cram-global", "tr0.9-0.7", "nested-half")
-HEADLINE_METHODS = ("gradual", "dpf", "nested-half-one_shot")
+HEADLINES = ("nested", "nested-global", "cram-layer", "cram-global", "tr0.9-0.7", "nested-half", "nested-global-half")
+HEADLINE_METHODS = ("gradual", "dpf", "nested-half-one_shot", "nested-global-half-one_shot")
 """Ours and the strongest of the others in the fine-tuned table, at each of its sparsities."""
 
 
@@ -143,21 +143,32 @@ _TR: Mapping[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
+_METHODS: Mapping[str, tuple[str, Table]] = {
+    "one_shot": ("one-shot", {"name": "one_shot"}),
+    "one_shot-global": ("one-shot, global", {"name": "one_shot", "scope": "global"}),
+    "gradual": ("gradual", {"name": "gradual"}),
+    "cyclical": ("cyclical", {"name": "cyclical"}),
+    "dpf": ("DPF", {"name": "dpf"}),
+    "dsr": ("DSR", {"name": "dsr", "start": "magnitude"}),
+}
+"""What is trained for a sparsity with all passes."""
+
+_STARTS: Mapping[str, str] = {
+    "tr0.95": "POF tr=0.95", "tr0.9": "POF tr=0.9", "tr0.7": "POF tr=0.7",
+    "nested-half": "nested, then one-shot", "nested-global-half": "nested, then one-shot, global",
+    "cram-half": "CrAM, then one-shot",
+}  # fmt: skip
+"""What is trained for all sparsities with half of the passes, and then for one with the rest."""
+
+
 def _fine_tuned(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
-    labels = {"one_shot": "one-shot", "gradual": "gradual", "cyclical": "cyclical", "dpf": "DPF", "dsr": "DSR"}
     for sparsity in sorted({*plan.sparsities, PEER_SPARSITY}, reverse=True):
         only_peers = sparsity not in plan.sparsities
-        for method, label in labels.items():
-            if only_peers and method not in ("dpf", "dsr"):
-                continue
-            settings = {"name": method, "sparsity": sparsity} | ({"start": "magnitude"} if method == "dsr" else {})
-            recipe = _recipe(settings, 2 * plan.penalty, seed, NO_TABLE)
-            yield Experiment(f"{method}-{sparsity:g}", "fine_tuned", label, recipe, sparsity=sparsity)
-        if only_peers:
-            continue
-        starts = {"tr0.95": "POF tr=0.95", "tr0.9": "POF tr=0.9", "tr0.7": "POF tr=0.7"}
-        halves = {"nested-half": "nested, then one-shot", "cram-half": "CrAM, then one-shot"}
-        for start, label in {**starts, **halves}.items():
+        for name, (label, method) in _METHODS.items():
+            if not only_peers or name in ("dpf", "dsr"):
+                recipe = _recipe({**method, "sparsity": sparsity}, 2 * plan.penalty, seed, NO_TABLE)
+                yield Experiment(f"{name}-{sparsity:g}", "fine_tuned", label, recipe, sparsity=sparsity)
+        for start, label in () if only_peers else _STARTS.items():
             after = full_name(start, budget, seed)
             recipe = _recipe(_pruned_once(start, sparsity), plan.penalty, seed, NO_TABLE, weights=f"{RUNS}/{after}")
             name = f"{start}-one_shot-{sparsity:g}"
@@ -167,7 +178,8 @@ def _fine_tuned(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
 def _pruned_once(start: str, sparsity: float) -> Table:
     """One-shot pruning of what `start` trained, ranked as it was there."""
     on_sphere = start.startswith("tr") and start != "tr0"
-    return {"name": "one_shot", "sparsity": sparsity, "magnitudes": "unit" if on_sphere else "raw"}
+    scope, magnitudes = "global" if "global" in start else "layer", "unit" if on_sphere else "raw"
+    return {"name": "one_shot", "sparsity": sparsity, "scope": scope, "magnitudes": magnitudes}
 
 
 NESTED: Table = {"name": "nested", "bands": 0.1}
@@ -183,7 +195,12 @@ def _every_size(plan: Budget, seed: int) -> Iterator[Experiment]:
         recipe = _recipe({**CRAM, "scope": scope}, plan.every_size, seed, table)
         yield Experiment(f"cram-{scope}", "every_size", f"CrAM, trained {scope}", recipe, 2)
     # Half of the passes that methods of the fine-tuned table have: the other half is fine-tuning.
-    for name, method in (("nested-half", NESTED), ("cram-half", {**CRAM, "scope": "layer"})):
+    halves = {
+        "nested-half": NESTED,
+        "nested-global-half": {**NESTED, "scope": "global"},
+        "cram-half": {**CRAM, "scope": "layer"},
+    }
+    for name, method in halves.items():
         yield Experiment(name, "fine_tuned", "", _recipe(method, max(1, plan.penalty // 2), seed, NO_TABLE), 2)
 
 
