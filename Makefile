@@ -13,9 +13,15 @@ setup: .venv/ready ## the virtual environment in .venv, from pyproject.toml and 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch .venv/small $@
+
+# The demo needs neither linters nor the libraries of others that the tests use.
+.venv/small: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot,train,data]'
 	@touch $@
 
-demo: setup ## one file of a CIFAR-10 network at every size, in about a minute (after the set-up)
+demo: .venv/small ## one file of a CIFAR-10 network at every size, in about a minute (after the set-up)
 	@$(BIN)/pof demo
 
 browser: ## Chromium, for the tests of the report page: installed where that is allowed, else named
