@@ -10,6 +10,7 @@ import torch
 from torch.optim import SGD
 
 import pof
+from pof.errors import PofError
 
 if TYPE_CHECKING:
     from conftest import MakeTiny
@@ -30,6 +31,18 @@ def test_it_is_attach_over_all_steps(tiny: MakeTiny, sphere: bool) -> None:
     assert method.figures()["penalty"] == pytest.approx(float(attached.value))
     # The schedule's last step is number 4; the next would still have the same target.
     assert method.figures()["tr"] == pytest.approx(0.5)
+
+
+def test_tr_may_fall_in_a_part_of_the_run_and_stay(tiny: MakeTiny) -> None:
+    run = tiny([1.0, 2.0, 3.0, 4.0], lambda w: w - 1.0, lr=0.1)
+    method = run.method("pof", 10, tr=(0.9, 0.5), anneal=0.5)
+    seen = []
+    for step in range(10):
+        run.train(method, step)
+        seen.append(method.figures()["tr"])
+    assert seen == pytest.approx([0.82, 0.74, 0.66, 0.58, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5])
+    with pytest.raises(PofError, match="anneal=0 leaves no time for tr to fall"):
+        run.method("pof", 10, anneal=0)
 
 
 def test_the_hooks_come_off_at_the_end(tiny: MakeTiny) -> None:

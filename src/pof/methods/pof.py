@@ -2,7 +2,8 @@
 
     J(W) = L(W) + weight * sum over layers of L_tr(W, tr)        (Eq. 2 and 3; docs/method.md)
 
-`tr` falls linearly over the whole training. The weights stay dense; they can be pruned to many sparsities afterwards.
+`tr` falls linearly over the share `anneal` of the training, and stays. The weights stay dense; they can be pruned to
+many sparsities afterwards.
 
 Reference: D. Liu and X. Liu, Pruning On-the-Fly: A Recoverable Pruning Method without Fine-tuning.
 """
@@ -13,6 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pof.checks import check_share
+from pof.errors import PofError
 from pof.methods.protocol import RunPass, Span
 from pof.on_the_fly import attach
 
@@ -22,12 +25,17 @@ class Pof:
 
     @dataclass(frozen=True)
     class Settings:
-        """As in `pof.attach`."""
+        """As in `pof.attach`; `anneal` is the share of the run in which tr falls."""
 
         tr: tuple[float, float] = (0.9, 0.7)
+        anneal: float = 1.0
         weight: float = 0.1
         refresh: int = 1
         sphere: bool = True
+
+        def __post_init__(self) -> None:
+            if check_share(self.anneal, "anneal", "the share of the run in which tr falls") == 0:
+                raise PofError("anneal=0 leaves no time for tr to fall: a number for tr keeps it where it is")
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Hang the penalty and the sphere on the optimiser."""
@@ -35,7 +43,7 @@ class Pof:
             model,
             optimizer,
             tr=settings.tr,
-            steps=span.steps,
+            steps=max(1, round(settings.anneal * span.steps)),
             weight=settings.weight,
             refresh=settings.refresh,
             sphere=settings.sphere,
