@@ -9,7 +9,7 @@ import torch
 
 import pof
 from pof import shipped
-from pof.cifar10_demo import run_demo
+from pof.cifar10_demo import DemoResult, run_demo
 from pof.cli.main import main
 from pof.errors import PofError
 
@@ -45,25 +45,33 @@ def test_the_networks_are_small_and_good() -> None:
         shipped.network("other")
 
 
-def test_nested_holds_where_plain_pruning_falls() -> None:
-    result = run_demo(sparsities=(0.8,))
+@pytest.fixture(scope="module")
+def result() -> DemoResult:
+    """The demo at one sparsity: measuring speed takes long."""
+    return run_demo(sparsities=(0.9,))
+
+
+def test_nested_holds_where_plain_pruning_falls(result: DemoResult) -> None:
     (row,) = result.rows
-    assert row.pruned > row.plain + 0.05
+    assert row.pruned > row.plain + 0.3
     assert row.recovered is not None
-    assert row.recovered > row.pruned - 0.02
-    assert row.bytes < result.file_bytes / 2
+    assert row.recovered > row.pruned
+    assert row.recovered_bytes is not None
+    assert row.bytes < row.recovered_bytes < result.file_bytes / 2
+    assert [page["name"] for page in result.pages] == ["nested", "plain"]
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pof.cifar10_demo.SPARSITIES", (0.9,))
-    monkeypatch.setattr("pof.cifar10_demo.run_demo.__defaults__", (lambda *_: None, (0.9,)))
+def test_the_command(
+    result: DemoResult, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pof.cifar10_demo.run_demo", lambda *_: result)
     page = tmp_path / "page.html"
     assert main(["demo", "--page", str(page)]) == 0
     printed = capsys.readouterr().out
     assert "90%" in printed
     assert f"Page with sliders: {page}" in printed
     assert "one file, every size" in page.read_text()
-    assert max(len(line) for line in printed.splitlines() if str(page) not in line) <= 88
+    assert max(len(line) for line in printed.splitlines() if str(page) not in line) <= 80
     assert main(["demo", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["test_images"] == 2000
     for wrong in (["--plot", "p.png"], ["digits", "--page", "p.html"], ["--json", "--page", "x"]):

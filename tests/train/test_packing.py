@@ -1,6 +1,9 @@
 """`pof pack` of runs and files: the model says what is pruned, and `pof eval` tests what the file gives."""
 
+import importlib
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +34,13 @@ SETTINGS = ("run.epochs=3", "method.name=nested", "table.sparsities=[]", "table.
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A short run of a model of the user's own, whose names sort in another order than its layers run in."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_net.py").write_text(MODEL)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
+        patch.setattr(sys, "path", [str(folder), *sys.path])
+        importlib.invalidate_caches()
         sets = [word for setting in SETTINGS for word in ("--set", setting)]
         assert (
             main(["train", str(RECIPE), "--model", "own_net:Net", "--out", str(folder / "run"), *sets, "--json"]) == 0

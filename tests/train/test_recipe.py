@@ -44,7 +44,7 @@ def test_the_papers_settings() -> None:
         ({"method": {"name": "magic"}}, "method.name='magic' must be one of 'dense', 'pof'"),
         (
             {"method": {"name": "pof", "lambda": 1}},
-            r"unknown key 'lambda' in \[method\] for 'pof'; known are refresh, sphere, tr",
+            r"unknown key 'lambda' in \[method\] for 'pof'; known are anneal, refresh, sphere, tr",
         ),
         ({"method": {"name": "pof", "tr": [0.9, 0.8, 0.7]}}, "method.tr="),
         ({"method": {"name": "one_shot", "sparsity": 70}}, "sparsity=70"),
