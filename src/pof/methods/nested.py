@@ -39,7 +39,7 @@ class Nested:
 
         low: float = 0.5
         high: float = 0.9
-        skew: float = 1.0
+        skew: float = 2.0
         distill: float = 0.5
         rho: float = 0.0
         bands: float = 0.1
