@@ -37,22 +37,23 @@ SETTINGS = ("run.epochs=3", "method.name=nested", "table.sparsities=[]", "table.
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A short run of a model of the user's own, whose names sort in another order than its layers run in."""
     folder = tmp_path_factory.mktemp("own")
-    (folder / "own_net.py").write_text(MODEL)
+    (folder / "net_to_pack.py").write_text(MODEL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(folder), *sys.path])
         importlib.invalidate_caches()
         sets = [word for setting in SETTINGS for word in ("--set", setting)]
         assert (
-            main(["train", str(RECIPE), "--model", "own_net:Net", "--out", str(folder / "run"), *sets, "--json"]) == 0
+            main(["train", str(RECIPE), "--model", "net_to_pack:Net", "--out", str(folder / "run"), *sets, "--json"])
+            == 0
         )
         yield folder / "run"
 
 
 def accuracy_of(path: Path, sparsity: float) -> float:
     """What a user gets who loads the file."""
-    import own_net  # type: ignore[import-not-found]
+    import net_to_pack  # type: ignore[import-not-found]
 
-    model = own_net.Net().eval()
+    model = net_to_pack.Net().eval()
     pof.load(path, into=model, sparsity=sparsity)
     images, labels = digits("test")
     with torch.no_grad():
@@ -98,7 +99,7 @@ def test_half_precision_is_kept_to_the_bit(run: Path, tmp_path: Path) -> None:
         name: value.half() if value.is_floating_point() else value
         for name, value in load_file(run / "model.safetensors").items()
     }
-    save_file(tensors, tmp_path / "half.safetensors", {"model": "own_net:Net"})
+    save_file(tensors, tmp_path / "half.safetensors", {"model": "net_to_pack:Net"})
     assert main(["pack", str(tmp_path / "half.safetensors"), str(tmp_path / "half.pof"), "--json"]) == 0
     for name, value in pof.open(tmp_path / "half.pof").state_dict().items():
         assert value.dtype == tensors[name].dtype
