@@ -68,20 +68,21 @@ def run_demo(progress: Progress = lambda *_: None, sparsities: tuple[float, ...]
     files = {name: PofFile(shipped.network(f"cifar10-resnet20-{name}")) for name in ("nested", "dense")}
     test, model = shipped.cifar10_sample(), resnet20().eval()
     rows: list[DemoRow] = []
-    images, filled = test[0][:IMAGES_AT_ONCE], None
+    images, band_speedup = test[0][:IMAGES_AT_ONCE], None
     for number, sparsity in enumerate(sparsities):
         progress("accuracy, bytes, speed", number, len(sparsities))
         band = RECOVER_FROM if sparsity > RECOVER_FROM else None
         plain = _accuracy(_loaded(model, files["dense"], sparsity), test)
-        recovered, band_bytes = None, None
+        recovered: float | None = None
+        filled: tuple[int | None, float | None] = (None, None)
         if band is not None:
             recovered = _accuracy(_loaded(model, files["nested"], sparsity, band), test)
-            band_bytes = files["nested"].bytes_for(sparsity, band)
             # All bands begin at the same ratio and so have the same zeros: one of them is timed for all.
-            filled = _speedup(model, images) if filled is None else filled
+            band_speedup = _speedup(model, images) if band_speedup is None else band_speedup
+            filled = files["nested"].bytes_for(sparsity, band), band_speedup
         pruned = _accuracy(_loaded(model, files["nested"], sparsity), test)
         reads, speedup = files["nested"].bytes_for(sparsity), _speedup(model, images)
-        rows.append(DemoRow(sparsity, reads, plain, pruned, recovered, speedup, band_bytes, filled))
+        rows.append(DemoRow(sparsity, reads, plain, pruned, recovered, speedup, *filled))
     progress("accuracy, bytes, speed", len(sparsities), len(sparsities))
     pages = [_page(name, model, file, rows, test[0][:1]) for name, file in files.items()]
     dense_bytes = sum(4 * value.numel() for value in model.state_dict().values())
