@@ -36,7 +36,7 @@ docs: setup ## the documentation site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: setup browser ## all tests, with coverage
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report term
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 25 --durations-min 5 --cov --cov-report term
 
 check: setup docs ## what CI runs: site, format, lint, types, tests
 	$(BIN)/ruff format --check .

@@ -1,5 +1,7 @@
 """Settings for all tests."""
 
+import os
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ import torch
 def _one_thread_a_worker() -> None:
     # The suite runs in as many processes as there are cores; more threads would only wait for each other.
     torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
 
 @pytest.fixture(autouse=True)
