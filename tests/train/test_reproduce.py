@@ -104,6 +104,13 @@ def test_runs_are_made_once_and_in_order(tmp_path: Path) -> None:
     assert [row["sparsity"] for row in record["states"]] == [0.0, 0.5]
     other = replace(first, recipe=replace(first.recipe, run=replace(first.recipe.run, epochs=2)))
     assert not is_done(other, places), "a record of another recipe is not this one's"
+    record = json.loads(places.record(first).read_text())
+    del record["recipe"]["run"]["accumulate"]
+    places.record(first).write_text(json.dumps({**record, "recipe_hash": "of before"}))
+    assert is_done(first, places), "a setting that is new since has its default"
+    record["recipe"]["run"]["no longer known"] = 1
+    places.record(first).write_text(json.dumps(record))
+    assert not is_done(first, places)
     places.record(first).write_text("{")
     with pytest.raises(PofError, match="cannot read"):
         is_done(first, places)

@@ -203,6 +203,13 @@ def recipe_from(table: Mapping[str, Any], default_name: str = "run") -> Recipe:
     return recipe
 
 
+def recorded_recipe(values: Mapping[str, Any]) -> Recipe:
+    """The recipe that `Recipe.as_dict` wrote, here or in an older version: what is new since has its default."""
+    tables = dict(values)
+    method = {"name": tables.pop("method"), **(tables.pop("settings") or {})}
+    return recipe_from({**tables, "method": method})
+
+
 def _build(kind: type[Any], table: Mapping[str, Any], path: str, which: str = "") -> Any:
     hints = get_type_hints(kind)
     known = [item.name for item in fields(kind)]

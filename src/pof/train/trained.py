@@ -16,7 +16,7 @@ from pof.states import DENSE, Magnitudes, Scope, asked_state
 from pof.train.build import build_data, build_model, magnitudes_of, weights_facts
 from pof.train.evaluate import calibration_batches
 from pof.train.origin import RECORDS
-from pof.train.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
+from pof.train.recipe import DataRecipe, ModelRecipe, Recipe, recorded_recipe
 from pof.train.records import Records
 from pof.train.weights import facts_of, load_state, read_weights
 from pof.urls import is_remote, local, suffix_of
@@ -151,6 +151,4 @@ def recipe_of(folder: Path) -> Recipe:
         raise PofError(f"{str(folder)!r} holds no run: it has no {RECORDS}")
     if records.last("final") is None:
         raise PofError(f"the run in {str(folder)!r} has not finished: go on with the same pof train command")
-    stored = dict(first["recipe"])
-    method = {"name": stored.pop("method"), **stored.pop("settings")}
-    return recipe_from({**stored, "method": method})
+    return recorded_recipe(first["recipe"])
