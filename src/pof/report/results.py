@@ -61,7 +61,7 @@ def draw_methods(records: Sequence[Record], path: Path) -> str | Path | None:
         if len(tuned) > 1
         else {}
     )
-    return plot_panels(panels, path) if len(whole) > 1 else None
+    return plot_panels(panels, path, lowest=0.7) if len(whole) > 1 else None
 
 
 def _curves(lines: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Curve]:
