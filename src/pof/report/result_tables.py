@@ -110,14 +110,14 @@ def _beside_peers(records: Sequence[Record], dense: float) -> str:
         if not others or not ours:
             continue
         for r in others:
-            cells = [f"{100 * high:g} %", f"{100 * dense:.1f}", _with_difference(r["accuracy"], dense), ""]
+            cells = [f"{100 * high:g} %", f"{100 * dense:.2f}", _with_difference(r["accuracy"], dense), ""]
             rows.append([r["label"], _seed(r), str(total_passes(r, records)), *cells])
         for r in ours:
             itself = value(r, 0.0, 0.0, "accuracy")
             found = [value(r, low, high, statistics) for statistics in STATISTICS]
             if itself is not None:
                 cells = ["" if each is None else _with_difference(each, itself) for each in found]
-                state = [f"{100 * low:g}-{100 * high:g}", f"{100 * itself:.1f}"]
+                state = [f"{100 * low:g}-{100 * high:g}", f"{100 * itself:.2f}"]
                 rows.append([f"POF {tr}", _seed(r), str(total_passes(r, records)), *state, *cells])
     header = ["method", "seed", "passes", "sparsity or band", "dense", "as trained", "re-estimated"]
     about = "DSR and DPF train one network for the sparsity; a recovered one has more weights that are not zero."
@@ -179,11 +179,11 @@ def _column(record: Record) -> str:
 
 def _at(record: Record, low: float, high: float, statistics: str, scope: str = "layer") -> str:
     found = value(record, low, high, statistics, scope)
-    return "" if found is None else f"{100 * found:.1f}"
+    return "" if found is None else f"{100 * found:.2f}"
 
 
 def _with_difference(found: float, dense: float) -> str:
-    return f"{100 * found:.1f} ({100 * (found - dense):+.1f})"
+    return f"{100 * found:.2f} ({100 * (found - dense):+.2f})"
 
 
 def _state(low: float, high: float) -> str:
