@@ -288,20 +288,20 @@ def test_tables_are_made_of_records() -> None:
         read_paper(RESULTS / "paper.json"),
         0.9,
     )
-    assert "| 50 % | 85.0 |" in found
-    assert "| 50 % | 90.0 |" in found
-    assert "| 30-70 | 83.0 |" in found
+    assert "| 50 % | 85.00 |" in found
+    assert "| 50 % | 90.00 |" in found
+    assert "| 30-70 | 83.00 |" in found
     four = found[
         found.index("### Fine-tuned at a sparsity, 4 passes") : found.index("### Fine-tuned at a sparsity, 20")
     ]
-    assert "| one-shot | 88.5 (-1.5) |" in four
-    assert "| POF | 87.5 (-2.5) |" in four, "with the passes of what it started from"
-    assert "| nested, all sizes at once | 87.0 (-3.0) |" in four
-    assert "| CrAM, all sizes at once | 88.0 (-2.0) |" in four, "pruned as it was trained"
+    assert "| one-shot | 88.50 (-1.50) |" in four
+    assert "| POF | 87.50 (-2.50) |" in four, "with the passes of what it started from"
+    assert "| nested, all sizes at once | 87.00 (-3.00) |" in four
+    assert "| CrAM, all sizes at once | 88.00 (-2.00) |" in four, "pruned as it was trained"
     assert "longer" not in four
-    assert "| nested | 0 | 2 | layer | 90.0 | 90.0 | " in found
+    assert "| nested | 0 | 2 | layer | 90.00 | 90.00 | " in found
     assert "### MobileNetV2, fine-tuned at a sparsity, 4 passes" in found
-    assert "| one-shot | 80.0 (-5.0) |" in found, "the difference to the network that it began with"
+    assert "| one-shot | 80.00 (-5.00) |" in found, "the difference to the network that it began with"
     assert "| 70 % | 40.03 | 53.44 |" in found
     assert "63.50 (-6.20)" in found
     page = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"), 0.9)
@@ -321,8 +321,8 @@ def test_recovered_networks_stand_beside_those_of_other_methods() -> None:
     theirs = record("fine_tuned", "DPF", sparsity=0.8, accuracy=0.89, passes=2)
     elsewhere = record("fine_tuned", "DPF", sparsity=0.7, accuracy=0.895)
     found = tables([ours, theirs, elsewhere], read_paper(RESULTS / "paper.json"), 0.91)
-    assert "| DPF | 0 | 4 | 80 % | 91.0 | 89.0 (-2.0) |  |" in found
-    assert "| POF tr=0.95 | 0 | 2 | 35-80 | 90.0 | 85.0 (-5.0) | 88.0 (-2.0) |" in found
+    assert "| DPF | 0 | 4 | 80 % | 91.00 | 89.00 (-2.00) |  |" in found
+    assert "| POF tr=0.95 | 0 | 2 | 35-80 | 90.00 | 85.00 (-5.00) | 88.00 (-2.00) |" in found
     assert "| DPF | 0 | 2 | 70 %" not in found, "nothing of ours to stand beside"
     assert "| DPF | 75.95 | 75.13 | -0.82 | 80 |" in found
 
