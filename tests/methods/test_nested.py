@@ -10,6 +10,7 @@ from torch import nn
 
 from pof.errors import PofError
 from pof.methods.second_pass import random_states, without_trace
+from pof.on_the_fly import attach
 
 if TYPE_CHECKING:
     from conftest import MakeTiny
@@ -69,6 +70,27 @@ def test_sparsities_are_drawn_by_seed_and_step_from_the_whole_range(tiny: MakeTi
     assert shares[1] == pytest.approx(0.65, abs=0.05), "high - (high - low) / (1 + skew)"
 
 
+def test_a_penalty_joins_both_passes(tiny: MakeTiny) -> None:
+    weights = [1.0, 2.0, 3.0, -4.0]
+    alone, beside = tiny(weights), tiny(weights, lambda w: w - TARGET)
+    attached = attach(alone.model, alone.optimizer, tr=0.5, weight=0.3, sphere=False)
+    alone.optimizer.step()
+    attached.remove()
+    method = beside.method("nested", 2, **HALF, penalty=0.3)
+    beside.train(method, 0)
+    # The step of both passes is half of (6, -2, -4, -12): `test_a_step_by_hand`, without distillation the same.
+    moved = [w - before for w, before in zip(alone.weights, weights, strict=True)]
+    assert max(map(abs, moved)) > 0.001
+    passes = [-2.0, 3.0, 5.0, 2.0]
+    assert beside.weights == pytest.approx([w + m for w, m in zip(passes, moved, strict=True)])
+    state = method.state_dict()
+    assert state["step"] == 1
+    method.finish()
+    again = tiny(weights).method("nested", 2, **HALF, penalty=0.3)
+    again.load_state_dict(state)
+    assert again.state_dict()["step"] == 1
+
+
 @pytest.mark.parametrize("rho", [0.0, 0.5])
 def test_gradients_that_overflowed_are_left_to_the_scaler(tiny: MakeTiny, rho: float) -> None:
     run = tiny([1.0, 2.0, 3.0, 4.0], lambda w: torch.full_like(w, torch.inf))
@@ -103,6 +125,7 @@ def test_the_second_pass_leaves_no_trace_in_any_buffer() -> None:
         ({"distill": 1.5}, "distill=1.5 must be 0 to 1"),
         ({"bands": -0.1}, "bands=-0.1 must be 0 to 1"),
         ({"rho": -1.0}, "rho=-1"),
+        ({"penalty": -1.0}, "penalty=-1"),
         ({"scope": "all"}, "scope='all'"),
     ],
 )

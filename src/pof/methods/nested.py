@@ -7,7 +7,8 @@
     w <- update(w, g + g' * m)
 
 In a share `bands` of the steps the second pass is at the recovered network instead: w' from `low` to s is filled with
-alpha * sign, and g' is masked below `low` only. BatchNorm statistics are those of the clean pass.
+alpha * sign, and g' is masked below `low` only. BatchNorm statistics are those of the clean pass. A `penalty` adds that
+of the paper at tr = `high`: weights that pruning takes are near zero then, and the statistics fit better as they are.
 
 Reference: none; it joins CrAM's step (A. Peste et al., 2023) with distillation from the dense network within the step.
 """
@@ -25,6 +26,7 @@ from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.second_pass import loss_scale, random_states, second_pass
+from pof.on_the_fly import Attached, attach
 from pof.planning import unwrap
 from pof.pruned_pass import pruned
 from pof.states import Scope
@@ -44,6 +46,7 @@ class Nested:
         rho: float = 0.0
         bands: float = 0.1
         scope: str = "layer"
+        penalty: float = 0.0
 
         def __post_init__(self) -> None:
             if check_sparsity(self.low, "low") > check_sparsity(self.high, "high"):
@@ -51,6 +54,7 @@ class Nested:
             check_not_negative(self.skew, "skew", "1 draws evenly, 2 nearer to high")
             check_share(self.distill, "distill", "the share of the second pass's loss that is distilled")
             check_share(self.bands, "bands", "the share of steps with a recovered second pass")
+            check_not_negative(self.penalty, "penalty", "0 for none")
             check_not_negative(self.rho, "rho", "0 for no step uphill")
             check_choice(self.scope, "scope", ("layer", "global"))
 
@@ -62,6 +66,9 @@ class Nested:
         # Refuses at once what the scope cannot reach.
         Masks(model, optimizer).choose(settings.high, settings.scope)
         self._pruned_loss: Tensor | None = None
+        self._attached: Attached | None = None
+        if settings.penalty:
+            self._attached = attach(model, optimizer, tr=settings.high, weight=settings.penalty, sphere=False)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """The clean pass, and one at pruned weights; the gradients are the sum."""
@@ -79,18 +86,22 @@ class Nested:
         """Nothing to do."""
 
     def finish(self) -> None:
-        """The weights are dense."""
+        """The weights are dense; take the penalty off."""
+        if self._attached is not None:
+            self._attached.remove()
 
     def figures(self) -> dict[str, float]:
         """The loss of the last second pass."""
         return {} if self._pruned_loss is None else {"pruned_loss": float(self._pruned_loss)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: a step depends on nothing but the weights and its number."""
-        return {}
+        """That of the penalty; otherwise a step depends on nothing but the weights and its number."""
+        return {} if self._attached is None else self._attached.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to take back."""
+        """Take back what `state_dict` gave."""
+        if self._attached is not None:
+            self._attached.load_state_dict(state)
 
     def _draw(self, step: int) -> tuple[float, float | None]:
         """The sparsity of this step's second pass, and where its band begins, if it has one."""
