@@ -16,7 +16,8 @@ from pof.methods import METHODS, Method, Span
 class Tiny:
     """A linear layer of a few weights, and a loss whose gradient at the weights w is `gradient(w)`.
 
-    `seen` are the weights at which each pass was taken, `distilled` the share that was asked to be distilled.
+    `seen` are the weights at which each pass was taken, `distilled` the share that was asked to be distilled, and
+    `teachers` from what.
     """
 
     def __init__(self, weights: list[float], gradient: Callable[[Tensor], Tensor], **sgd: float) -> None:
@@ -25,6 +26,7 @@ class Tiny:
         self.optimizer = SGD(self.model.parameters(), **{"lr": 0.5, **sgd})
         self.seen: list[list[float]] = []
         self.distilled: list[float] = []
+        self.teachers: list[nn.Module | None] = []
         self._gradient = gradient
 
     @property
@@ -40,8 +42,9 @@ class Tiny:
     def momentum(self) -> list[float]:
         return self.optimizer.state[self.model.weight]["momentum_buffer"][0].tolist()
 
-    def run_pass(self, distill: float = 0.0) -> Tensor:
+    def run_pass(self, distill: float = 0.0, teacher: nn.Module | None = None) -> Tensor:
         self.seen.append(self.weights)
+        self.teachers.append(teacher)
         self.distilled.append(distill)
         loss = (self.model.weight * self._gradient(self.model.weight.detach())).sum()
         loss.backward()

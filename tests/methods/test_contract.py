@@ -29,13 +29,13 @@ class OnePass:
         self._model, self._images, self._labels = model, images, labels
         self._first: Tensor | None = None
 
-    def __call__(self, distill: float = 0.0) -> Tensor:
+    def __call__(self, distill: float = 0.0, teacher: nn.Module | None = None) -> Tensor:
         outputs = self._model(self._images)
         loss = F.cross_entropy(outputs, self._labels)
         self._first = outputs.detach() if self._first is None else self._first
         if distill:
-            teacher = self._first.softmax(1)
-            divergence = (teacher * (self._first.log_softmax(1) - outputs.log_softmax(1))).sum(1).mean()
+            wanted = self._first if teacher is None else teacher(self._images).detach()
+            divergence = (wanted.softmax(1) * (wanted.log_softmax(1) - outputs.log_softmax(1))).sum(1).mean()
             loss = (1 - distill) * loss + distill * divergence
         loss.backward()
         return loss.detach()

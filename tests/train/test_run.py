@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from pof.cli.main import main
 from pof.errors import PofError
@@ -172,3 +173,27 @@ def test_eval_and_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out)["accuracy"] == dense
     assert main(["eval", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+def no_norm() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def test_a_teacher_is_run_on_the_same_images(tmp_path: Path) -> None:
+    losses = {}
+    for sparsity in (0.0, 0.9):
+        recipe = recipe_from(
+            {
+                "model": {"name": "test_run:no_norm"},
+                "data": {"name": "digits", "batch": 1000},
+                "optimizer": {"learning_rate": 1e-9},
+                "run": {"epochs": 1},
+                "table": {"sparsities": [], "bands": []},
+                "method": {"name": "one_shot", "sparsity": sparsity, "distill": 1.0},
+            }
+        )
+        folder = tmp_path / str(sparsity)
+        run_recipe(recipe, folder)
+        losses[sparsity] = next(r["loss"] for r in records(folder) if r["kind"] == "epoch")
+    assert losses[0.0] == pytest.approx(0.0, abs=1e-6), "it differs in nothing from its teacher"
+    assert losses[0.9] > 1e-3

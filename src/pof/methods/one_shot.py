@@ -3,21 +3,24 @@
     step 0:  m = the largest (1 - s) * n magnitudes of each layer;  w <- w * m
     then:    w <- w - update, with w and its momentum held at zero where m is zero
 
+With `distill` a share of the loss is the divergence of the outputs from those of the network as it was before step 0.
 Started from a network that was trained with the penalty, and with unit rows ranked, it is the paper's slow recovery.
 
 Reference: Han et al., Learning both Weights and Connections for Efficient Neural Networks, 2015.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pof.checks import check_choice
+from pof.checks import check_choice, check_share
 from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
+from pof.planning import unwrap
 
 
 class OneShot:
@@ -30,21 +33,27 @@ class OneShot:
         sparsity: float = 0.8
         scope: str = "layer"
         magnitudes: str = "raw"
+        distill: float = 0.0
 
         def __post_init__(self) -> None:
             check_sparsity(self.sparsity)
             check_choice(self.scope, "scope", ("layer", "global"))
             check_choice(self.magnitudes, "magnitudes", ("raw", "unit"))
+            check_share(self.distill, "distill", "the share of the loss that is learnt from the dense network")
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """Prune."""
+        """Prune; what there was before is the teacher, if one is asked for."""
+        self._distill = settings.distill
+        self._teacher: nn.Module | None = None
+        if settings.distill:
+            self._teacher = deepcopy(unwrap(model)).eval().requires_grad_(False)
         self._masks = Masks(model, optimizer)
         self._masks.choose(settings.sparsity, settings.scope, settings.magnitudes)
         self._masks.apply()
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """One pass."""
-        return run_pass()
+        """One pass, and the teacher's forward one."""
+        return run_pass(self._distill, self._teacher)
 
     def after_step(self, step: int) -> None:
         """Hold the zeros."""
@@ -58,9 +67,12 @@ class OneShot:
         return {"sparsity": self._masks.sparsity}
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks."""
-        return {"masks": self._masks.state_dict()}
+        """The masks, and the teacher: the network that the run began with may be gone."""
+        teacher = {} if self._teacher is None else {"teacher": self._teacher.state_dict()}
+        return {"masks": self._masks.state_dict(), **teacher}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self._masks.load_state_dict(state["masks"])
+        if self._teacher is not None:
+            self._teacher.load_state_dict(state["teacher"])

@@ -57,7 +57,7 @@ def trained_scope(record: Record) -> str:
 
 def total_passes(record: Record, records: Iterable[Record]) -> int:
     """Epochs times passes a step, with those of the run that it starts from; not of a dense network."""
-    own: int = record["passes"] * record["recipe"]["run"]["epochs"]
+    own: int = round(record["passes"] * record["recipe"]["run"]["epochs"])
     if not record["after"] or record["after"].startswith(MOBILENET):
         return own
     before = next((r for r in records if r["name"] == record["after"]), None)

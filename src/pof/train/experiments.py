@@ -20,6 +20,8 @@ PEER_BANDS = ((0.35, 0.8), (0.4, 0.7))
 """Beside DPF and DSR in the paper."""
 PEER_SPARSITY = 0.7
 """That DPF and DSR are run at, whatever the budget: the end of the second of these bands."""
+WITH_TEACHER = 4 / 3
+"""Passes a step that learns from another network: that one goes forward only."""
 Table = dict[str, Any]
 NO_TABLE: Table = {"sparsities": [], "bands": []}
 
@@ -48,7 +50,7 @@ BUDGETS = {
     "full": Budget(10, 36, 10, 5, sparsities=(0.6, 0.7, 0.8, 0.9), seeds=(0, 1), headline_seeds=(0, 1)),
 }
 HEADLINES = ("nested", "nested-global", "cram-layer", "cram-global", "tr0.9-0.7", "nested-half", "nested-global-half")
-HEADLINE_METHODS = ("gradual", "dpf", "nested-half-one_shot", "nested-global-half-one_shot")
+HEADLINE_METHODS = ("gradual", "dpf", "distilled", "nested-half-one_shot", "nested-global-half-one_shot")
 """Ours and the strongest of the others in the fine-tuned table, at each of its sparsities."""
 
 
@@ -63,8 +65,8 @@ class Experiment:
     label: str
     """What it is called in tables."""
     recipe: Recipe
-    passes: int = 1
-    """Forward-backward passes a step."""
+    passes: float = 1
+    """Forward-backward passes a step; a teacher's forward pass is a third of one."""
     after: str = ""
     """The experiment whose weights it starts from."""
     sparsity: float | None = None
@@ -73,7 +75,7 @@ class Experiment:
     @property
     def images(self) -> int:
         """How many images pass through the network, forward and backward."""
-        return self.passes * self.recipe.run.epochs * TRAIN_IMAGES
+        return round(self.passes * self.recipe.run.epochs) * TRAIN_IMAGES
 
     @property
     def work(self) -> float:
@@ -174,6 +176,14 @@ def _fine_tuned(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
             if not only_peers or name in ("dpf", "dsr"):
                 recipe = _recipe({**method, "sparsity": sparsity}, 2 * plan.penalty, seed, NO_TABLE)
                 yield Experiment(f"{name}-{sparsity:g}", "fine_tuned", label, recipe, sparsity=sparsity)
+        if not only_peers:
+            # As many passes as the others have, with those of the teacher, in three quarters of the epochs.
+            method = {"name": "one_shot", "scope": "global", "distill": 0.5, "sparsity": sparsity}
+            recipe = _recipe(method, round(2 * plan.penalty / WITH_TEACHER), seed, NO_TABLE)
+            label = "one-shot, global, learning from the dense network"
+            yield Experiment(
+                f"distilled-{sparsity:g}", "fine_tuned", label, recipe, passes=WITH_TEACHER, sparsity=sparsity
+            )
         for start, label in () if only_peers else _STARTS.items():
             after = full_name(start, budget, seed)
             recipe = _recipe(_pruned_once(start, sparsity), plan.penalty, seed, NO_TABLE, weights=f"{RUNS}/{after}")

@@ -117,7 +117,7 @@ class Trainer:
 
         first: list[Tensor] = []
 
-        def run_pass(distill: float = 0.0) -> Tensor:
+        def run_pass(distill: float = 0.0, teacher: nn.Module | None = None) -> Tensor:
             total = torch.zeros((), device=engine.device)
             for number, (images, targets) in enumerate(batches, start=1):
                 last = number == len(batches)
@@ -126,7 +126,8 @@ class Trainer:
                     outputs = self._model(images)
                     loss = F.cross_entropy(outputs, targets)
                     if distill:
-                        loss = loss.lerp(_divergence(outputs, first[number - 1]), distill)
+                        wanted = first[number - 1] if teacher is None else _outputs(teacher, images)
+                        loss = loss.lerp(_divergence(outputs, wanted), distill)
                     loss = loss * (len(images) / len(inputs))
                     self._held = loss
                     engine.backward(loss)
@@ -136,6 +137,12 @@ class Trainer:
             return total
 
         return run_pass
+
+
+@torch.no_grad()
+def _outputs(teacher: nn.Module, images: Tensor) -> Tensor:
+    found: Tensor = teacher(images)
+    return found
 
 
 def _divergence(outputs: Tensor, teacher: Tensor) -> Tensor:
