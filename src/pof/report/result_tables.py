@@ -144,7 +144,8 @@ def _fine_tuned(records: Sequence[Record], passes: int, dense: float, title: str
             row.append(", ".join(_with_difference(each, dense) for each in values if each is not None))
         rows.append(row)
     about = (
-        f"All have {passes} forward-backward passes over the training images. {_tested(records)}; one figure a seed; "
+        f"All have {passes} forward-backward passes over the training images, a teacher's forward pass for a third of "
+        f"one. {_tested(records)}; one figure a seed; "
         f"in brackets the difference to the dense network that all began with, {100 * dense:.2f}."
     )
     return titled(f"{title}, {passes} passes", about, ["method", *(f"{100 * s:g} %" for s in sparsities)], rows)
