@@ -50,7 +50,7 @@ def plot_accuracy(curves: Mapping[str, Curve], title: str, path: str | Path) -> 
 def plot_panels(panels: Mapping[str, Mapping[str, Curve]], path: str | Path, lowest: float | None = None) -> str | Path:
     """As `plot_accuracy`, several plots side by side, by title; many curves have their legend below.
 
-    With `lowest` axes begin there, and curves that fall further leave the plot.
+    With `lowest` axes begin there at the lowest, and curves that fall further leave the plot.
     """
     target = check_target(path, SUFFIXES)
     if not can_plot():
@@ -66,9 +66,10 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], path: str | Path, low
             axes.plot(x, y, label=label, color=curve.color, linestyle=style, marker=curve.marker, markersize=4)
         axes.set_xlabel("pruning ratio, %")
         axes.set_ylabel("test accuracy, %")
+        least = min((y for curve in curves.values() for _, y in curve.points), default=0.0)
         if lowest is not None:
-            axes.set_ylim(bottom=100 * lowest)
-        elif not curves or min(y for curve in curves.values() for _, y in curve.points) < 0.7:
+            axes.set_ylim(bottom=100 * lowest if least < lowest else None)
+        elif least < 0.7:
             axes.set_ylim(0, 103)
         axes.set_title(title, loc="left", fontsize=11)
         axes.grid(alpha=0.25)
