@@ -18,6 +18,7 @@ from torch.optim import SGD
 
 import pof
 from pof.data import digits
+from pof.errors import PofError
 from pof.methods import METHODS, Method, Span
 from pof.models import digits_convnet
 
@@ -52,6 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Periods that suit a run of a few steps; all else is left as it is."""
 
 HAVE_TARGET = [name for name, kind in METHODS.items() if "sparsity" in {item.name for item in fields(kind.Settings)}]
+HAVE_SCOPE = [name for name in HAVE_TARGET if "scope" in {item.name for item in fields(METHODS[name].Settings)}]
 STOPS = [(name, stop) for name in METHODS for stop in random.Random(name).sample(range(1, STEPS), 2)]
 CARDS = Path(__file__).parents[2] / "docs" / "methods"
 
@@ -59,16 +61,16 @@ CARDS = Path(__file__).parents[2] / "docs" / "methods"
 class Run:
     """Model, optimiser and method as a loop has them, and the loop: it uses nothing but the protocol."""
 
-    def __init__(self, name: str, seed: int = 0) -> None:
+    def __init__(self, name: str, seed: int = 0, **settings: Any) -> None:
         torch.manual_seed(seed)
         self.model = digits_convnet()
         self.optimizer = SGD(self.model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-        self.method = self.make_method(name)
+        self.method = self.make_method(name, **settings)
         self.losses: list[float] = []
 
-    def make_method(self, name: str) -> Method:
+    def make_method(self, name: str, **others: Any) -> Method:
         kind = METHODS[name]
-        settings = kind.Settings(**SETTINGS.get(name, {}))
+        settings = kind.Settings(**{**SETTINGS.get(name, {}), **others})
         made: Method = kind(self.model, self.optimizer, settings, Span(STEPS, steps_per_epoch=5, seed=3))
         return made
 
@@ -145,6 +147,21 @@ def test_it_reaches_its_target_exactly(name: str) -> None:
         target = sum(round(0.8 * size) for size in sizes.values())
         assert zeros == {weight: round(0.8 * size) for weight, size in sizes.items()}
     assert figures["sparsity"] == pytest.approx(target / sum(sizes.values()), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", HAVE_SCOPE)
+def test_ranked_globally_it_reaches_its_target_in_all_layers_together(name: str) -> None:
+    run = Run(name, scope="global")
+    run.train(0, STEPS)
+    run.method.finish()
+    weights = pof.plan(run.model).parameters(run.model).values()
+    zeros = [int((weight == 0).sum()) for weight in weights]
+    assert sum(zeros) == round(0.8 * sum(weight.numel() for weight in weights))
+    assert len({round(zero / weight.numel(), 2) for zero, weight in zip(zeros, weights, strict=True)}) > 1
+    with pytest.raises(PofError, match=r"sparsity=0\.999 is more than"):
+        Run(name, scope="global", sparsity=0.999)
+    with pytest.raises(PofError, match="scope='all'"):
+        Run(name, scope="all")
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - set(HAVE_TARGET)))

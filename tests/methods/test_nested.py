@@ -30,6 +30,13 @@ def test_a_step_by_hand(tiny: MakeTiny) -> None:
     assert run.weights == [1.0, 2.0, 3.0, -4.0]
 
 
+def test_the_second_gradient_has_a_weight(tiny: MakeTiny) -> None:
+    run = tiny([1.0, 2.0, 3.0, -4.0], lambda w: w - TARGET)
+    run.method("nested", 1, **HALF, weight=0.5).gradients(0, run.run_pass)
+    # g + g' / 2, masked as in the step by hand.
+    assert run.gradient == [6.0, -2.0, -3.0, -9.0]
+
+
 def test_a_step_uphill_by_hand(tiny: MakeTiny) -> None:
     run = tiny([1.0, 2.0, 3.0, 4.0], lambda w: w - TARGET)
     method = run.method("nested", 1, **HALF, rho=0.5)
@@ -126,6 +133,7 @@ def test_the_second_pass_leaves_no_trace_in_any_buffer() -> None:
         ({"bands": -0.1}, "bands=-0.1 must be 0 to 1"),
         ({"rho": -1.0}, "rho=-1"),
         ({"penalty": -1.0}, "penalty=-1"),
+        ({"weight": -1.0}, "weight=-1"),
         ({"scope": "all"}, "scope='all'"),
     ],
 )

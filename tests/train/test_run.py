@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 
 from pof.cli.main import main
 from pof.errors import PofError
+from pof.train.checkpoint import read_tree, write_tree
 from pof.train.recipe import Recipe, recipe_from
 from pof.train.run import run_recipe
 
@@ -45,7 +47,7 @@ def quick(**method: object) -> Recipe:
     )
 
 
-def records(folder: Path) -> list[dict[str, object]]:
+def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
@@ -73,6 +75,28 @@ def test_the_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
     run_recipe(quick(), tmp_path)
     with pytest.raises(PofError, match="holds a run of another recipe"):
         run_recipe(quick(name="one_shot", sparsity=0.5), tmp_path)
+
+
+def test_a_newer_version_with_more_settings_goes_on_with_a_run(tmp_path: Path) -> None:
+    recipe = quick()
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    run_recipe(recipe, whole)
+
+    def interrupt(event: object) -> None:
+        if getattr(event, "step", 0) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert not run_recipe(recipe, stopped, interrupt).finished
+    # What an older version would have written, to which a setting was unknown.
+    (line,) = records(stopped)
+    del line["recipe"]["run"]["accumulate"]
+    (stopped / "records.jsonl").write_text(json.dumps({**line, "recipe_hash": "of before"}) + "\n")
+    tree = read_tree(stopped / "checkpoint.safetensors")
+    write_tree(stopped / "checkpoint.safetensors", {**tree, "recipe": "of before"})
+    assert run_recipe(recipe, stopped).finished
+    assert [line["kind"] for line in records(stopped)][:2] == ["start", "resume"]
+    one, other = load_file(whole / "model.safetensors"), load_file(stopped / "model.safetensors")
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_killed_at_a_random_moment_it_resumes_to_the_same_bits(tmp_path: Path) -> None:

@@ -49,8 +49,7 @@ class Cram:
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Dense at first, and for good."""
         self._masks = Masks(model, optimizer)
-        # Refuses at once what the scope cannot reach.
-        self._masks.choose(settings.high, settings.scope)
+        self._masks.check_reach(settings.high, settings.scope)
         self._model, self._optimizer = unwrap(model), optimizer
         self._settings, self._span = settings, span
         self._pruned_loss: Tensor | None = None

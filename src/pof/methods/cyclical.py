@@ -1,7 +1,7 @@
 """Cyclical pruning: gradual pruning several times over, so that a mistake of one cycle can be mended in the next.
 
     the run is cut into equal cycles; in each, s_t rises from s_i to s_f along the cubic, then is held to its end
-    first step of a cycle:  m = the largest (1 - s_i) * n magnitudes of each layer of the dense w
+    first step of a cycle:  m = the largest (1 - s_i) * n magnitudes of each layer of the dense w, or of all layers
     later in the cycle:     m = the largest (1 - s_t) * n of w * m: within a cycle nothing comes back
     each step:              g = gradient of the loss at w * m;   w <- update(w, g), pruned weights too
     once the last cycle has reached s_f:   w <- w * m, held at zero with its momentum
@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pof.checks import check_whole
+from pof.checks import check_choice, check_whole
 from pof.errors import PofError
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
@@ -37,18 +37,21 @@ class Cyclical:
         cycles: int = 3
         ramp: float = 0.75
         every: int = 16
+        scope: str = "layer"
 
         def __post_init__(self) -> None:
             check_rise(self.initial, self.sparsity)
             check_whole(self.cycles, "cycles", "the number of cycles")
             check_shares(ramp=self.ramp)
             check_whole(self.every, "every", "the steps between two prunings")
+            check_choice(self.scope, "scope", ("layer", "global"))
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Dense at first."""
         if settings.cycles > span.steps:
             raise PofError(f"cycles={settings.cycles} must not exceed the {span.steps} steps of the run: ask for fewer")
         self._masks = Masks(model, optimizer)
+        self._masks.check_reach(settings.sparsity, settings.scope)
         self._settings = settings
         starts = [number * span.steps // settings.cycles for number in range(settings.cycles + 1)]
         self._ramps = [(first, first + step_at(settings.ramp, end - first)) for first, end in pairwise(starts)]
@@ -60,10 +63,10 @@ class Cyclical:
         if is_due(step, first, last, settings.every):
             sparsity = cubic(step, first, last, settings.initial, settings.sparsity)
             if step == first:
-                self._masks.choose(sparsity)
+                self._masks.choose(sparsity, settings.scope)
             else:
                 with self._masks.applied():
-                    self._masks.choose(sparsity)
+                    self._masks.choose(sparsity, settings.scope)
         if self._is_held(step):
             self._masks.apply()
             return run_pass()

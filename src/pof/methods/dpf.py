@@ -1,6 +1,6 @@
 """Dynamic pruning with feedback: the loss is that of the pruned network, the update that of the dense one.
 
-    every few steps:  m = the largest (1 - s_t) * n magnitudes of each layer of the dense w
+    every few steps:  m = the largest (1 - s_t) * n magnitudes of each layer of the dense w, or of all layers
     each step:        g = gradient of the loss at w * m;   w <- update(w, g), pruned weights too (straight-through)
     at the end:       w <- w * m
 
@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pof.checks import check_whole
+from pof.checks import check_choice, check_whole
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_at
@@ -35,15 +35,18 @@ class Dpf:
         end: float = 0.5
         freeze: float = 0.75
         every: int = 16
+        scope: str = "layer"
 
         def __post_init__(self) -> None:
             check_rise(self.initial, self.sparsity)
             check_shares(begin=self.begin, end=self.end, freeze=self.freeze)
             check_whole(self.every, "every", "the steps between two masks")
+            check_choice(self.scope, "scope", ("layer", "global"))
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Dense at first."""
         self._masks = Masks(model, optimizer)
+        self._masks.check_reach(settings.sparsity, settings.scope)
         self._settings = settings
         shares = (settings.begin, settings.end, settings.freeze)
         self._first, self._last, self._freeze = (step_at(share, span.steps) for share in shares)
@@ -52,7 +55,8 @@ class Dpf:
         """One pass at the masked weights; the gradients are for the dense ones."""
         settings = self._settings
         if step == self._last or is_due(step, self._first, self._freeze, settings.every):
-            self._masks.choose(cubic(step, self._first, self._last, settings.initial, settings.sparsity))
+            sparsity = cubic(step, self._first, self._last, settings.initial, settings.sparsity)
+            self._masks.choose(sparsity, settings.scope)
         with self._masks.applied():
             return run_pass()
 

@@ -1,7 +1,7 @@
 """Gradual pruning: the sparsity rises along a cubic, then is held.
 
     s_t = s_f + (s_i - s_f) * (1 - (t - t0) / span)^3        every few steps t from t0 to t0 + span
-    at each of them:  m = the largest (1 - s_t) * n magnitudes of each layer;  w <- w * m
+    at each of them:  m = the largest (1 - s_t) * n magnitudes of each layer, or of all;  w <- w * m
     after any step:   w and its momentum are put back to zero where m is zero
 
 s_i, s_f: the sparsity at first and at last. A weight that is zero ranks lowest, so what is pruned stays pruned.
@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pof.checks import check_whole
+from pof.checks import check_choice, check_whole
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_at
@@ -27,22 +27,25 @@ class Gradual:
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity at last and at first, and when it rises: `begin` and `end` are shares of the run."""
+        """The sparsity at last and at first, when it rises (shares of the run), and what is ranked together."""
 
         sparsity: float = 0.8
         initial: float = 0.0
         begin: float = 0.0
         end: float = 0.75
         every: int = 16
+        scope: str = "layer"
 
         def __post_init__(self) -> None:
             check_rise(self.initial, self.sparsity)
             check_shares(begin=self.begin, end=self.end)
             check_whole(self.every, "every", "the steps between two prunings")
+            check_choice(self.scope, "scope", ("layer", "global"))
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Dense at first."""
         self._masks = Masks(model, optimizer)
+        self._masks.check_reach(settings.sparsity, settings.scope)
         self._settings = settings
         self._first, self._last = step_at(settings.begin, span.steps), step_at(settings.end, span.steps)
 
@@ -50,7 +53,8 @@ class Gradual:
         """Prune if it is time, then one pass."""
         settings = self._settings
         if is_due(step, self._first, self._last, settings.every):
-            self._masks.choose(cubic(step, self._first, self._last, settings.initial, settings.sparsity))
+            sparsity = cubic(step, self._first, self._last, settings.initial, settings.sparsity)
+            self._masks.choose(sparsity, settings.scope)
             self._masks.apply()
         return run_pass()
 

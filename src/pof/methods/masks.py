@@ -30,6 +30,11 @@ class Masks:
         total = sum(mask.numel() for mask in self.kept.values())
         return 1.0 - sum(int(torch.count_nonzero(mask)) for mask in self.kept.values()) / total
 
+    def check_reach(self, sparsity: float, scope: str) -> None:
+        """Refuse a sparsity that `scope` cannot reach: at once, and not when a schedule gets there."""
+        if scope == "global":
+            share_globally([weight.detach() for weight in self.weights.values()], sparsity)
+
     @torch.no_grad()
     def choose(self, sparsity: float, scope: str = "layer", magnitudes: str = "raw") -> None:
         """Keep the largest magnitudes of the weights as they are now; the weights themselves are not changed.

@@ -4,7 +4,7 @@
     w' = w + rho * g                                              uphill, as in CrAM; rho = 0 leaves it out
     m  = the largest (1 - s) * n magnitudes of w',  s drawn from [low, high], nearer to high where skew > 1
     g' = gradient of (1 - d) * L(w' * m) + d * KL(the clean pass || this one),   on the same batch
-    w <- update(w, g + g' * m)
+    w <- update(w, g + weight * g' * m)
 
 In a share `bands` of the steps the second pass is at the recovered network instead: w' from `low` to s is filled with
 alpha * sign, and g' is masked below `low` only. BatchNorm statistics are those of the clean pass. A `penalty` adds that
@@ -47,6 +47,7 @@ class Nested:
         bands: float = 0.1
         scope: str = "layer"
         penalty: float = 0.0
+        weight: float = 1.0
 
         def __post_init__(self) -> None:
             if check_sparsity(self.low, "low") > check_sparsity(self.high, "high"):
@@ -55,6 +56,9 @@ class Nested:
             check_share(self.distill, "distill", "the share of the second pass's loss that is distilled")
             check_share(self.bands, "bands", "the share of steps with a recovered second pass")
             check_not_negative(self.penalty, "penalty", "0 for none")
+            check_not_negative(
+                self.weight, "weight", "that of the second pass's gradient, 1 for as much as the first's"
+            )
             check_not_negative(self.rho, "rho", "0 for no step uphill")
             check_choice(self.scope, "scope", ("layer", "global"))
 
@@ -63,8 +67,7 @@ class Nested:
         self._model, self._optimizer = unwrap(model), optimizer
         self._settings, self._span = settings, span
         self._scope: Scope = "global" if settings.scope == "global" else "layer"
-        # Refuses at once what the scope cannot reach.
-        Masks(model, optimizer).choose(settings.high, settings.scope)
+        Masks(model, optimizer).check_reach(settings.high, settings.scope)
         self._pruned_loss: Tensor | None = None
         self._attached: Attached | None = None
         if settings.penalty:
@@ -76,7 +79,7 @@ class Nested:
         loss = run_pass()
         settings, (sparsity, recover_from) = self._settings, self._draw(step)
         with (
-            second_pass(self._model, random, settings.rho / loss_scale(self._optimizer)),
+            second_pass(self._model, random, settings.rho / loss_scale(self._optimizer), settings.weight),
             pruned(self._model, sparsity, recover_from=recover_from, scope=self._scope, masked=True),
         ):
             self._pruned_loss = run_pass(settings.distill)

@@ -12,8 +12,8 @@ RandomStates = dict[str, Tensor]
 
 
 @contextmanager
-def second_pass(model: nn.Module, random: RandomStates, distance: float) -> Iterator[None]:
-    """After a first pass that began at `random`: a second one, whose gradients are added to those of the first.
+def second_pass(model: nn.Module, random: RandomStates, distance: float, weight: float = 1.0) -> Iterator[None]:
+    """After a first pass that began at `random`: a second one, `weight` times whose gradients is added to the first's.
 
     Inside the block `.grad` is empty, and the parameters are `distance` along the first gradients. Neither they nor
     buffers (BatchNorm statistics) and random numbers are changed after it.
@@ -27,7 +27,7 @@ def second_pass(model: nn.Module, random: RandomStates, distance: float) -> Iter
     with uphill, without_trace(model, random):
         yield
     for parameter, gradient in zip(trained, clean, strict=True):
-        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        parameter.grad = gradient if parameter.grad is None else parameter.grad.mul_(weight).add_(gradient)
 
 
 @contextmanager

@@ -50,7 +50,9 @@ BUDGETS = {
     "full": Budget(10, 36, 10, 5, sparsities=(0.6, 0.7, 0.8, 0.9), seeds=(0, 1), headline_seeds=(0, 1)),
 }
 HEADLINES = ("nested", "nested-global", "cram-layer", "cram-global", "tr0.9-0.7", "nested-half", "nested-global-half")
-HEADLINE_METHODS = ("gradual", "dpf", "distilled", "nested-half-one_shot", "nested-global-half-one_shot")
+HEADLINE_METHODS = (
+    "gradual", "gradual-global", "dpf", "distilled", "nested-half-one_shot", "nested-global-half-one_shot",
+)  # fmt: skip
 """Ours and the strongest of the others in the fine-tuned table, at each of its sparsities."""
 
 
@@ -156,8 +158,10 @@ _METHODS: Mapping[str, tuple[str, Table]] = {
     "one_shot": ("one-shot", {"name": "one_shot"}),
     "one_shot-global": ("one-shot, global", {"name": "one_shot", "scope": "global"}),
     "gradual": ("gradual", {"name": "gradual"}),
+    "gradual-global": ("gradual, global", {"name": "gradual", "scope": "global"}),
     "cyclical": ("cyclical", {"name": "cyclical"}),
     "dpf": ("DPF", {"name": "dpf"}),
+    "dpf-global": ("DPF, global", {"name": "dpf", "scope": "global"}),
     "dsr": ("DSR", {"name": "dsr", "start": "magnitude"}),
 }
 """What is trained for a sparsity with all passes."""

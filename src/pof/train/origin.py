@@ -10,7 +10,7 @@ from accelerate import Accelerator
 
 import pof
 from pof.errors import PofError
-from pof.train.recipe import Recipe
+from pof.train.recipe import Recipe, is_of
 from pof.train.records import Records
 
 RECORDS = "records.jsonl"
@@ -23,7 +23,7 @@ def open_records(folder: Path, recipe: Recipe, engine: Accelerator) -> Records:
         records.mend()
     engine.wait_for_everyone()
     first = records.origin()
-    if first is not None and first["recipe_hash"] != recipe.hash:
+    if first is not None and not is_of(recipe, first["recipe"]):
         difference = _difference(first["recipe"], json.loads(json.dumps(recipe.as_dict())))
         raise PofError(
             f"{str(folder)!r} holds a run of another recipe ({difference}): choose another --out, or delete it"

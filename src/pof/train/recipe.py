@@ -210,6 +210,14 @@ def recorded_recipe(values: Mapping[str, Any]) -> Recipe:
     return recipe_from({**tables, "method": method})
 
 
+def is_of(recipe: Recipe, values: Any) -> bool:
+    """Whether `values`, written by `Recipe.as_dict` here or in an older version, have the same outcome as `recipe`."""
+    try:
+        return recorded_recipe(values).hash == recipe.hash
+    except (KeyError, TypeError, AttributeError, PofError):
+        return False
+
+
 def _build(kind: type[Any], table: Mapping[str, Any], path: str, which: str = "") -> Any:
     hints = get_type_hints(kind)
     known = [item.name for item in fields(kind)]

@@ -60,6 +60,10 @@ class Records:
             raise PofError(f"{str(self._path)!r} does not say of which recipe it is: restore or delete the file")
         return made
 
+    def hashes(self) -> set[str]:
+        """Those of the recipe: one, and another if a newer version, which has more settings, went on with the run."""
+        return {record["recipe_hash"] for record in self.read() if "recipe_hash" in record}
+
     def last(self, kind: str) -> dict[str, Any] | None:
         """The last line of that kind."""
         return next((record for record in reversed(self.read()) if record["kind"] == kind), None)

@@ -13,7 +13,7 @@ from pof.train.experiments import COST, Experiment
 from pof.train.folder import BusyError, is_free
 from pof.train.histogram import weight_histogram
 from pof.train.origin import RECORDS
-from pof.train.recipe import recorded_recipe
+from pof.train.recipe import is_of
 from pof.train.records import Records
 from pof.train.run import CHECKPOINT, WEIGHTS, Outcome, run_recipe
 
@@ -48,15 +48,7 @@ def is_done(experiment: Experiment, places: Places) -> bool:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise PofError(f"cannot read the record {str(path)!r} ({reason}): delete it to run it anew") from None
-    return isinstance(found, dict) and "histogram" in found and _is_of(experiment, found)
-
-
-def _is_of(experiment: Experiment, record: dict[str, Any]) -> bool:
-    """Whether a record is of the same recipe, also where that has got settings since: their defaults change nothing."""
-    try:
-        return recorded_recipe(record["recipe"]).hash == experiment.recipe.hash
-    except (KeyError, TypeError, PofError):
-        return False
+    return isinstance(found, dict) and "histogram" in found and is_of(experiment.recipe, found.get("recipe"))
 
 
 def to_run(experiments: Sequence[Experiment], places: Places) -> list[Experiment]:

@@ -199,7 +199,7 @@ class _Run:
         if not path.exists():
             return 0
         tree = read_tree(path)
-        if tree.get("recipe") != self._recipe.hash:
+        if tree.get("recipe") not in {self._recipe.hash, *self._records.hashes()}:
             raise PofError(f"{str(path)!r} is of another recipe: choose another --out, or delete it to start anew")
         self._model.load_state_dict(tree["model"])
         self._optimizer.load_state_dict(tree["optimizer"])
