@@ -58,6 +58,20 @@ def test_what_it_holds(root: Path) -> None:
         assert pixels.mean((2, 3)).argmax(1).tolist() == labels.tolist(), "a class has the channel of its number"
 
 
+def test_images_held_out_keep_their_labels(root: Path) -> None:
+    data = ImageFolder(root, size=16, workers=0)
+    part = data.holding_out(10)
+    assert (part.train_images, part.test_images, data.train_images, data.test_images) == (14, 10, 24, 9)
+    seen = []
+    for images, labels in (*part.train_batches(7, seed=0, epoch=0), *part.test_batches(4)):
+        pixels = images * torch.tensor(STD)[:, None, None] + torch.tensor(MEAN)[:, None, None]
+        assert pixels.mean((2, 3)).argmax(1).tolist() == labels.tolist()
+        seen += labels.tolist()
+    assert sorted(seen) == [0] * 8 + [1] * 8 + [2] * 8
+    with pytest.raises(PofError, match="hold_out=24 must be less than 24"):
+        data.holding_out(24)
+
+
 def test_test_images_are_the_middle(root: Path) -> None:
     data = ImageFolder(root, size=16, workers=0)
     images, _ = next(data.test_batches(9))

@@ -129,6 +129,30 @@ def test_a_resumed_run_on_any_number_of_ranks_sees_the_same_bits(splits: Any, ra
         assert torch.equal(labels, expected_labels)
 
 
+def test_images_held_out_are_tested_on_and_never_trained_with(splits: Any) -> None:
+    data = made(splits, padding=0, flip=False)
+    part = data.holding_out(20)
+    assert (part.train_images, part.test_images, part.shape, part.classes) == (30, 20, data.shape, 4)
+    whole = [image for images, _ in data.train_batches(50, seed=0, epoch=0) for image in images]
+    for seed in (0, 1):
+        trained = [image for images, _ in part.train_batches(10, seed=seed, epoch=seed) for image in images]
+        tested = [image for images, _ in part.test_batches(7) for image in images]
+        assert len(trained) == 30
+        keys = [sorted(image.sum().item() for image in found) for found in (trained + tested, whole)]
+        assert keys[0] == keys[1], "each image of the train split is in one of both"
+    again = made(splits, padding=0, flip=False).holding_out(20)
+    for (one, labels), (other, same) in zip(part.test_batches(7), again.test_batches(7), strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(labels, same)
+    assert (data.train_images, data.test_images) == (50, 13), "the dataset itself stays as it was"
+
+
+@pytest.mark.parametrize("held", [50, 60, 0, -1, 2.5, True])
+def test_there_must_be_images_left_to_train_with(splits: Any, held: Any) -> None:
+    with pytest.raises(PofError, match="hold_out"):
+        made(splits).holding_out(held)
+
+
 def test_a_run_resumed_at_the_end_of_an_epoch_sees_nothing(splits: Any) -> None:
     assert list(made(splits).train_batches(8, seed=0, epoch=0, start=6)) == []
 

@@ -18,6 +18,7 @@ from torch import nn
 from pof.cli.main import main
 from pof.errors import PofError
 from pof.train.checkpoint import read_tree, write_tree
+from pof.train.portraits import portrait_of
 from pof.train.recipe import Recipe, recipe_from
 from pof.train.run import run_recipe
 
@@ -75,6 +76,24 @@ def test_the_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
     run_recipe(quick(), tmp_path)
     with pytest.raises(PofError, match="holds a run of another recipe"):
         run_recipe(quick(name="one_shot", sparsity=0.5), tmp_path)
+
+
+def test_a_run_that_holds_images_out_never_sees_the_test_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    out = str(tmp_path / "run")
+    command = ["train", str(recipe), "--set", "run.epochs=1", "--set", "data.hold_out=297", "--out", out]
+    assert main(command) == 0
+    assert "Top-1 on 297 training images, held out." in capsys.readouterr().out
+    final = records(tmp_path / "run")[-1]
+    assert (final["test_images"], final["step"]) == (297, (1297 - 297) // 64)
+    assert main(["eval", out]) == 0
+    assert "500 test images" in capsys.readouterr().out, "once settings are chosen"
+    assert portrait_of(out, speed=False)["name"] == "run (held-out images)"
+    assert main([*command[:-1], out + "2", "--set", "data.hold_out=1297"]) == 2
+    assert "hold_out=1297 must be less than 1297" in capsys.readouterr().err
 
 
 def test_a_newer_version_with_more_settings_goes_on_with_a_run(tmp_path: Path) -> None:

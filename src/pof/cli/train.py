@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     if outcome.already:
         print(f"{out} has finished already; nothing was done")
     if outcome.table:
-        print(accuracy_table(outcome.table, outcome.test_images))
+        print(accuracy_table(outcome.table, outcome.test_images, held_out=recipe.data.hold_out > 0))
     print(f"accuracy {_percent(outcome.accuracy)} after {outcome.step} steps; weights in {out}/model.safetensors")
     return 0
 

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Iterable, Iterator
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.utils import data
 
 from pof.checks import check_whole
 from pof.data.augment import middle_view, normalise, random_view
-from pof.data.order import Epoch, Members, check_natural, in_order, stream
+from pof.data.order import Epoch, Members, check_natural, hold_out, in_order, stream
 from pof.errors import PofError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png")
@@ -59,6 +60,14 @@ class ImageFolder:
         self.shape = (3, size, size)
         self.train_images, self.test_images = len(self._train), len(self._test)
 
+    def holding_out(self, images: int) -> "ImageFolder":
+        """With images of its train split as its test split; see `Dataset`."""
+        rest, held = hold_out(self.train_images, images)
+        other = copy(self)
+        other._train, other._test = self._train.only(rest), self._train.only(held)
+        other.train_images, other.test_images = len(rest), len(held)
+        return other
+
     def train_batches(
         self, batch: int, *, seed: int, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1
     ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -101,6 +110,12 @@ class _Split(data.Dataset[tuple[Tensor, int] | str]):
             [os.fsencode(f"{name}/{file}") for name, own in zip(classes, files, strict=True) for file in own]
         )
         self._labels = np.repeat(np.arange(len(classes)), [len(own) for own in files])
+
+    def only(self, positions: Members) -> "_Split":
+        """A part of it."""
+        part = copy(self)
+        part._files, part._labels = self._files[positions], self._labels[positions]
+        return part
 
     def __len__(self) -> int:
         return len(self._files)

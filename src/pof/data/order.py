@@ -38,6 +38,14 @@ def images_a_rank(batch: int, rank: int, ranks: int) -> int:
     return batch // ranks
 
 
+def hold_out(images: int, held: int) -> tuple[Members, Members]:
+    """The positions of a train split without `held` of its images, and those of these: always the same, any classes."""
+    if not 0 < check_whole(held, "hold_out", "the number of training images to test on") < images:
+        raise PofError(f"hold_out={held} must be less than {images}, the number of training images")
+    order = stream("held out").permutation(images).astype(np.int64)
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
 @dataclass(frozen=True)
 class Epoch:
     """The batches of one epoch from `start` on, as one rank sees them: pairs of the batch's index and its members."""

@@ -29,6 +29,9 @@ class Dataset(Protocol):
     def test_images(self) -> int:
         """How many images the test split has."""
 
+    def holding_out(self, images: int) -> "Dataset":
+        """The same, with `images` of its train split, always the same, as its test split: to choose settings by."""
+
     def train_batches(
         self, batch: int, *, seed: int, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1
     ) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,6 +1,7 @@
 """A dataset that fits into memory: two pairs of tensors, augmented a batch at a time."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from pof.checks import check_whole
 from pof.data.augment import crop_and_flip, normalise
-from pof.data.order import Epoch, Members, check_natural, in_order, stream
+from pof.data.order import Epoch, Members, check_natural, hold_out, in_order, stream
 from pof.errors import PofError
 
 Split = tuple[Tensor, Tensor]
@@ -55,6 +56,14 @@ class TensorDataset:
         self._train, self._test = train, test
         self._scale = _scale(train[0], mean, std)
         self._padding, self._flip = padding, flip
+
+    def holding_out(self, images: int) -> "TensorDataset":
+        """With images of its train split as its test split; see `Dataset`."""
+        rest, held = hold_out(self.train_images, images)
+        other = copy(self)
+        other._train, other._test = _pick(self._train, rest), _pick(self._train, held)
+        other.train_images, other.test_images = len(rest), len(held)
+        return other
 
     def train_batches(
         self, batch: int, *, seed: int, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1

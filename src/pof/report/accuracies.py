@@ -9,10 +9,13 @@ ESTIMATED = "New statistics: those of BatchNorm re-estimated, nothing trained."
 OF_THE_FILE = "New statistics: those of BatchNorm that the file keeps."
 
 
-def accuracy_table(rows: Sequence[Mapping[str, Any]], test_images: int, note: str = ESTIMATED) -> str:
+def accuracy_table(
+    rows: Sequence[Mapping[str, Any]], test_images: int, note: str = ESTIMATED, *, held_out: bool = False
+) -> str:
     """A row a state: what it is, how much of it is zero, its accuracy, and that with re-estimated statistics.
 
-    A state is called after its scope too where the rows are of several.
+    A state is called after its scope too where the rows are of several. `held_out`: the images are training images that
+    were held out of training.
 
     Example:
         >>> row = {"sparsity": 0.7, "recover_from": 0.3, "zeros": 0.3, "accuracy": 0.91, "calibrated": None}
@@ -29,7 +32,8 @@ def accuracy_table(rows: Sequence[Mapping[str, Any]], test_images: int, note: st
         (name, f"{row['zeros']:.1%}", _percent(row["accuracy"]), _percent(row["calibrated"]))
         for name, row in zip(names, rows, strict=True)
     ]
-    return f"{text_table(header, cells)}\nTop-1 on {test_images} test images.\n{note}"
+    images = f"{test_images} training images, held out" if held_out else f"{test_images} test images"
+    return f"{text_table(header, cells)}\nTop-1 on {images}.\n{note}"
 
 
 def state_name(row: Mapping[str, Any]) -> str:

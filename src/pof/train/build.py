@@ -26,7 +26,7 @@ def build_data(recipe: DataRecipe) -> Dataset:
         raise PofError(f"data.name={recipe.name!r} is no dataset: known are {', '.join(DATASETS)}")
     settings: dict[str, Any] = {"root": recipe.root, "workers": recipe.workers} if recipe.name == "imagefolder" else {}
     dataset: Dataset = DATASETS[recipe.name](**settings)
-    return dataset
+    return dataset.holding_out(recipe.hold_out) if recipe.hold_out else dataset
 
 
 def build_model(recipe: ModelRecipe, classes: int) -> nn.Module:

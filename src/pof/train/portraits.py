@@ -21,12 +21,13 @@ def portrait_of(source: str | Path, *, model: str | None = None, speed: bool = T
     path = Path(str(local(source)).partition("?")[0])
     is_run = not is_remote(source) and path.is_dir()
     records = Records(path / RECORDS) if is_run else None
-    facts = weights_facts(recipe_of(path)) if is_run else facts_of(source)
+    recipe = recipe_of(path) if is_run else None
+    facts = facts_of(source) if recipe is None else weights_facts(recipe)
     final = records.last("final") if records is not None else None
     magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
     example = torch.randn(1, found.channels, found.size, found.size)
     return {
-        "name": path.name if is_run else path.stem,
+        "name": path.stem if recipe is None else f"{path.name}{' (held-out images)' if recipe.data.hold_out else ''}",
         "rows": [] if final is None else final["table"],
         **described(found.model, magnitudes, source if path.suffix == ".pof" else None),
         "times": times_of(found.model, example, magnitudes) if speed else None,

@@ -54,9 +54,13 @@ class DataRecipe:
     """Images a step, over all processes."""
     workers: int = 4
     """Processes that decode an `imagefolder`."""
+    hold_out: int = 0
+    """Training images that are left out of training, and that the run is tested on instead of the test images."""
 
     def __post_init__(self) -> None:
         check_whole(self.batch, "data.batch", "the images of a step")
+        if self.hold_out:
+            check_whole(self.hold_out, "data.hold_out", "the number of training images to test on, 0 for none")
 
 
 @dataclass(frozen=True)
