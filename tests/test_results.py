@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from pof.report.results import dense_accuracy, read_paper, read_records, with_tables
+from pof.train.experiments import experiments
+from pof.train.reproduce import Places, is_done
 
 ROOT = Path(__file__).parent.parent
 
@@ -15,3 +17,12 @@ def test_the_page_is_up_to_date() -> None:
         dense_accuracy(ROOT / "results" / "cifar10-resnet20-dense.json"),
     )
     assert page == with_tables(page, records, paper, dense), "run python -m pof.report.results"
+
+
+def test_the_page_says_how_much_is_done() -> None:
+    planned = experiments("quick")
+    done = sum(is_done(experiment, Places(ROOT / "runs", ROOT / "results" / "cifar10")) for experiment in planned)
+    assert (
+        f"So far {done} of {len(planned)} runs of the quick budget are done."
+        in (ROOT / "docs" / "results.md").read_text()
+    )

@@ -177,6 +177,8 @@ _STARTS: Mapping[str, str] = {
 def _fine_tuned(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
     for sparsity in sorted({*plan.sparsities, PEER_SPARSITY}, reverse=True):
         only_peers = sparsity not in plan.sparsities
+        if only_peers and seed not in plan.seeds:
+            continue
         for name, (label, method) in _METHODS.items():
             if not only_peers or name in ("dpf", "dsr"):
                 recipe = _recipe({**method, "sparsity": sparsity}, 2 * plan.penalty, seed, NO_TABLE)
