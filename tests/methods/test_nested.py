@@ -98,6 +98,24 @@ def test_a_penalty_joins_both_passes(tiny: MakeTiny) -> None:
     assert again.state_dict()["step"] == 1
 
 
+def test_a_teacher_is_the_network_as_it_was_and_takes_the_place_of_some_clean_passes(tiny: MakeTiny) -> None:
+    run = tiny([1.0, 2.0, 3.0, -4.0], lambda w: w - TARGET)
+    method = run.method("nested", 6, **HALF, distill=0.25, teacher=True, clean=2 / 3, weight=0.5)
+    run.train(method, 0)
+    # Without a clean pass: half of g' = (5, -4, -2, -6), masked; the rate is 0.5.
+    assert run.seen == [[0.0, 0.0, 3.0, -4.0]]
+    assert run.weights == [1.0, 2.0, 3.5, -2.5]
+    run.train(method, *range(1, 6))
+    assert len(run.seen) == 6 + 4, "two of three steps have a clean pass"
+    assert set(run.distilled) == {0.25}, "which learns from the teacher too"
+    (teacher,) = set(run.teachers)
+    assert isinstance(teacher, nn.Linear)
+    assert teacher.weight.tolist() == [[1.0, 2.0, 3.0, -4.0]]
+    again = tiny([9.0, 9.0, 9.0, 9.0]).method("nested", 6, **HALF, teacher=True, penalty=0.3)
+    again.load_state_dict({**again.state_dict(), "teacher": method.state_dict()["teacher"]})
+    assert again.state_dict()["teacher"]["weight"].tolist() == [[1.0, 2.0, 3.0, -4.0]]
+
+
 @pytest.mark.parametrize("rho", [0.0, 0.5])
 def test_gradients_that_overflowed_are_left_to_the_scaler(tiny: MakeTiny, rho: float) -> None:
     run = tiny([1.0, 2.0, 3.0, 4.0], lambda w: torch.full_like(w, torch.inf))
@@ -134,6 +152,8 @@ def test_the_second_pass_leaves_no_trace_in_any_buffer() -> None:
         ({"rho": -1.0}, "rho=-1"),
         ({"penalty": -1.0}, "penalty=-1"),
         ({"weight": -1.0}, "weight=-1"),
+        ({"clean": 0.5}, "clean=0.5 needs teacher=true"),
+        ({"clean": 1.5, "teacher": True}, "clean=1.5 must be 0 to 1"),
         ({"scope": "all"}, "scope='all'"),
     ],
 )

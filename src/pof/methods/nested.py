@@ -26,6 +26,7 @@ from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.second_pass import loss_scale, random_states, second_pass
+from pof.methods.teacher import frozen_copy
 from pof.on_the_fly import Attached, attach
 from pof.planning import unwrap
 from pof.pruned_pass import pruned
@@ -48,12 +49,19 @@ class Nested:
         scope: str = "layer"
         penalty: float = 0.0
         weight: float = 1.0
+        teacher: bool = False
+        clean: float = 1.0
 
         def __post_init__(self) -> None:
             if check_sparsity(self.low, "low") > check_sparsity(self.high, "high"):
                 raise PofError(f"low={self.low:g} must not exceed high={self.high:g}: swap them")
             check_not_negative(self.skew, "skew", "1 draws evenly, 2 nearer to high")
             check_share(self.distill, "distill", "the share of the second pass's loss that is distilled")
+            check_share(self.clean, "clean", "the share of steps that have a clean pass too")
+            if self.clean < 1 and not self.teacher:
+                raise PofError(
+                    f"clean={self.clean:g} needs teacher=true: without a clean pass nobody is there to learn from"
+                )
             check_share(self.bands, "bands", "the share of steps with a recovered second pass")
             check_not_negative(self.penalty, "penalty", "0 for none")
             check_not_negative(
@@ -69,21 +77,24 @@ class Nested:
         self._scope: Scope = "global" if settings.scope == "global" else "layer"
         Masks(model, optimizer).check_reach(settings.high, settings.scope)
         self._pruned_loss: Tensor | None = None
+        self._teacher = frozen_copy(model) if settings.teacher else None
         self._attached: Attached | None = None
         if settings.penalty:
             self._attached = attach(model, optimizer, tr=settings.high, weight=settings.penalty, sphere=False)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """The clean pass, and one at pruned weights; the gradients are the sum."""
-        random = random_states(self._model)
-        loss = run_pass()
         settings, (sparsity, recover_from) = self._settings, self._draw(step)
+        random = random_states(self._model)
+        loss = None
+        if int((step + 1) * settings.clean) > int(step * settings.clean):
+            loss = run_pass() if self._teacher is None else run_pass(settings.distill, self._teacher)
         with (
             second_pass(self._model, random, settings.rho / loss_scale(self._optimizer), settings.weight),
             pruned(self._model, sparsity, recover_from=recover_from, scope=self._scope, masked=True),
         ):
-            self._pruned_loss = run_pass(settings.distill)
-        return loss
+            self._pruned_loss = run_pass(settings.distill, self._teacher)
+        return self._pruned_loss if loss is None else loss
 
     def after_step(self, step: int) -> None:
         """Nothing to do."""
@@ -99,12 +110,15 @@ class Nested:
 
     def state_dict(self) -> dict[str, Any]:
         """That of the penalty; otherwise a step depends on nothing but the weights and its number."""
-        return {} if self._attached is None else self._attached.state_dict()
+        teacher = {} if self._teacher is None else {"teacher": self._teacher.state_dict()}
+        return teacher if self._attached is None else {**self._attached.state_dict(), **teacher}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
+        if self._teacher is not None:
+            self._teacher.load_state_dict(state["teacher"])
         if self._attached is not None:
-            self._attached.load_state_dict(state)
+            self._attached.load_state_dict({name: value for name, value in state.items() if name != "teacher"})
 
     def _draw(self, step: int) -> tuple[float, float | None]:
         """The sparsity of this step's second pass, and where its band begins, if it has one."""

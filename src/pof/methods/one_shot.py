@@ -9,7 +9,6 @@ Started from a network that was trained with the penalty, and with unit rows ran
 Reference: Han et al., Learning both Weights and Connections for Efficient Neural Networks, 2015.
 """
 
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from pof.checks import check_choice, check_share
 from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
-from pof.planning import unwrap
+from pof.methods.teacher import frozen_copy
 
 
 class OneShot:
@@ -46,7 +45,7 @@ class OneShot:
         self._distill = settings.distill
         self._teacher: nn.Module | None = None
         if settings.distill:
-            self._teacher = deepcopy(unwrap(model)).eval().requires_grad_(False)
+            self._teacher = frozen_copy(model)
         self._masks = Masks(model, optimizer)
         self._masks.choose(settings.sparsity, settings.scope, settings.magnitudes)
         self._masks.apply()

@@ -26,8 +26,11 @@ def second_pass(model: nn.Module, random: RandomStates, distance: float, weight:
     uphill = moved(trained, clean, distance) if distance and all_finite(clean) else nullcontext()
     with uphill, without_trace(model, random):
         yield
+    for parameter in model.parameters():
+        if parameter.grad is not None and weight != 1.0:
+            parameter.grad.mul_(weight)
     for parameter, gradient in zip(trained, clean, strict=True):
-        parameter.grad = gradient if parameter.grad is None else parameter.grad.mul_(weight).add_(gradient)
+        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
 @contextmanager

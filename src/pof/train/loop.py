@@ -116,6 +116,7 @@ class Trainer:
         batches = list(zip(inputs.chunk(parts), labels.chunk(parts), strict=True))
 
         first: list[Tensor] = []
+        taught: dict[int, Tensor] = {}
 
         def run_pass(distill: float = 0.0, teacher: nn.Module | None = None) -> Tensor:
             total = torch.zeros((), device=engine.device)
@@ -126,7 +127,9 @@ class Trainer:
                     outputs = self._model(images)
                     loss = F.cross_entropy(outputs, targets)
                     if distill:
-                        wanted = first[number - 1] if teacher is None else _outputs(teacher, images)
+                        if teacher is not None and number not in taught:
+                            taught[number] = _outputs(teacher, images)
+                        wanted = first[number - 1] if teacher is None else taught[number]
                         loss = loss.lerp(_divergence(outputs, wanted), distill)
                     loss = loss * (len(images) / len(inputs))
                     self._held = loss
