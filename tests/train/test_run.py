@@ -18,6 +18,7 @@ from torch import nn
 from pof.cli.main import main
 from pof.errors import PofError
 from pof.train.checkpoint import read_tree, write_tree
+from pof.train.loop import _outputs
 from pof.train.portraits import portrait_of
 from pof.train.recipe import Recipe, recipe_from
 from pof.train.run import run_recipe
@@ -240,3 +241,24 @@ def test_a_teacher_is_run_on_the_same_images(tmp_path: Path) -> None:
         losses[sparsity] = next(r["loss"] for r in records(folder) if r["kind"] == "epoch")
     assert losses[0.0] == pytest.approx(0.0, abs=1e-6), "it differs in nothing from its teacher"
     assert losses[0.9] > 1e-3
+
+
+def test_a_teacher_goes_forward_once_a_step_for_both_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def outputs(teacher: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        asked.append(len(images))
+        return _outputs(teacher, images)
+
+    monkeypatch.setattr("pof.train.loop._outputs", outputs)
+    recipe = recipe_from(
+        {
+            "model": {"name": "digits_convnet"},
+            "data": {"name": "digits", "batch": 600},
+            "run": {"epochs": 1, "accumulate": 2},
+            "table": {"sparsities": [], "bands": []},
+            "method": {"name": "nested", "teacher": True},
+        }
+    )
+    assert run_recipe(recipe, tmp_path).finished
+    assert asked == [300, 300] * 2, "two steps, in two parts each"
