@@ -124,6 +124,9 @@ def _recipe(method: Table, epochs: int, seed: int, table: Table, **others: Any) 
     if others.pop("scratch", False):
         model["weights"] = ""
         optimizer |= {"learning_rate": 0.2, "warmup": 1.0}
+    if "cycles" in method:
+        # Each cycle has a learning rate of its own to recover with; with one for all the last one has none left.
+        optimizer |= {"schedule": "restarts", "period": epochs / method["cycles"]}
     model |= others
     run = {"epochs": epochs, "seed": seed, "evaluate_every": 100}
     return recipe_from({"model": model, "optimizer": optimizer, "run": run, "table": table, "method": method})
@@ -159,7 +162,7 @@ _METHODS: Mapping[str, tuple[str, Table]] = {
     "one_shot-global": ("one-shot, global", {"name": "one_shot", "scope": "global"}),
     "gradual": ("gradual", {"name": "gradual"}),
     "gradual-global": ("gradual, global", {"name": "gradual", "scope": "global"}),
-    "cyclical": ("cyclical", {"name": "cyclical"}),
+    "cyclical": ("cyclical", {"name": "cyclical", "cycles": 3}),
     "dpf": ("DPF", {"name": "dpf"}),
     "dpf-global": ("DPF, global", {"name": "dpf", "scope": "global"}),
     "dsr": ("DSR", {"name": "dsr", "start": "magnitude"}),
