@@ -7,8 +7,9 @@
     w <- update(w, g + weight * g' * m)
 
 In a share `bands` of the steps the second pass is at the recovered network instead: w' from `low` to s is filled with
-alpha * sign, and g' is masked below `low` only. BatchNorm statistics are those of the clean pass. A `penalty` adds that
-of the paper at tr = `high`: weights that pruning takes are near zero then, and the statistics fit better as they are.
+alpha * sign, and g' is masked below `low` only. BatchNorm statistics are those of the clean pass. With a `teacher` both
+passes have the loss of g', learnt from the network as it was at first, and a share `clean` of the steps a clean pass.
+A `penalty` adds that of the paper at tr = `high`: what pruning takes is near zero then, and the statistics fit better.
 
 Reference: none; it joins CrAM's step (A. Peste et al., 2023) with distillation from the dense network within the step.
 """

@@ -208,7 +208,10 @@ def _pruned_once(start: str, sparsity: float) -> Table:
     return {"name": "one_shot", "sparsity": sparsity, "scope": scope, "magnitudes": magnitudes}
 
 
-NESTED: Table = {"name": "nested", "bands": 0.1}
+NESTED: Table = {"name": "nested", "bands": 0.1, "teacher": True, "clean": 2 / 3, "distill": 1.0}
+"""Two passes a step: one, two thirds of another, and a third for the teacher's forward pass."""
+NESTED_BEFORE: Table = {"name": "nested", "bands": 0.1}
+"""Without a teacher: what the runs that one-shot goes on from began with."""
 CRAM: Table = {"name": "cram", "low": 0.5, "high": 0.9}
 
 
@@ -222,8 +225,8 @@ def _every_size(plan: Budget, seed: int) -> Iterator[Experiment]:
         yield Experiment(f"cram-{scope}", "every_size", f"CrAM, trained {scope}", recipe, 2)
     # Half of the passes that methods of the fine-tuned table have: the other half is fine-tuning.
     halves = {
-        "nested-half": NESTED,
-        "nested-global-half": {**NESTED, "scope": "global"},
+        "nested-half": NESTED_BEFORE,
+        "nested-global-half": {**NESTED_BEFORE, "scope": "global"},
         "cram-half": {**CRAM, "scope": "layer"},
     }
     for name, method in halves.items():
