@@ -33,6 +33,7 @@ from pof.train.recipe import Recipe
 from pof.train.records import Records
 from pof.train.tracking import Tracker
 from pof.train.weights import write_weights
+from pof.train.winograd import winograd_convolutions
 
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "model.safetensors"
@@ -69,7 +70,7 @@ def run_recipe(
     if done is None:
         # Built before there is a folder, so that a run that cannot begin leaves nothing.
         run = _Run(recipe, folder, records, engine, weights)
-        with own_folder(folder) if engine.is_main_process else nullcontext():
+        with own_folder(folder) if engine.is_main_process else nullcontext(), winograd_convolutions():
             engine.wait_for_everyone()
             done = records.last("final")
             if done is None:

@@ -1,0 +1,130 @@
+"""Faster 3 x 3 convolutions for training on a CPU: Winograd's F(4 x 4, 3 x 3), in the compiled core.
+
+    y = A^T [ (G w G^T) * (B^T x B) ] A    for each tile of 4 x 4 outputs;  36 products instead of 144
+
+Within `winograd_convolutions()` every convolution that fits goes that way, forward and backward, whoever calls it: no
+model is changed. It fits a CPU, float32, channels_last, 3 x 3, stride 1, padding 1, no groups and no bias, channels that
+are multiples of 16 up to 128, and maps whose sides are multiples of 4. Others are left to torch.
+
+Reference: A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016.
+"""
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from pof.native import core
+
+TILES, POSITIONS = 24, 36
+"""As in winograd.c."""
+MOST_CHANNELS = 128
+"""Beyond, the transformed weights leave the cache."""
+_G = ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6), (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6),
+      (0, 0, 1))  # fmt: skip
+
+
+class Call(ctypes.Structure):
+    """`Call` of winograd.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("in", "out_gradient", "weights", "out", "weight_gradients", "scratch")),
+        *((name, ctypes.c_int64) for name in ("images", "height", "width", "in_channels", "out_channels", "parts")),
+    )
+
+
+class winograd_convolutions(TorchFunctionMode):  # noqa: N801 - used as a function
+    """A context in which convolutions that fit are computed by Winograd's method."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Take over convolutions that fit."""
+        if func is torch.conv2d and len(args) > 1 and fits(*args, **(kwargs or {})):
+            return _Convolution.apply(*args[:2])
+        return func(*args, **(kwargs or {}))
+
+
+def fits(
+    x: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> bool:
+    """Whether this convolution can be computed here."""
+    return (
+        bias is None
+        and weight.shape[2:] == (3, 3)
+        and (stride, padding, dilation, groups) in (((1, 1), (1, 1), (1, 1), 1), (1, 1, 1, 1))
+        and x.dim() == 4
+        and all(channels % 16 == 0 and 0 < channels <= MOST_CHANNELS for channels in weight.shape[:2])
+        and x.shape[1] == weight.shape[1]
+        and all(side % 4 == 0 and side > 0 for side in x.shape[2:])
+        and len(x) > 0
+        and x.dtype is weight.dtype is torch.float32
+        and x.device.type == weight.device.type == "cpu"
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and not torch.is_autocast_enabled("cpu")
+        and _is_there()
+    )
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _convolve(x, weight)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0].contiguous(memory_format=torch.channels_last)
+        to_x, to_weight = ctx.needs_input_grad
+        return (
+            _convolve(gradient, weight.flip(2, 3).transpose(0, 1)) if to_x else None,
+            _weight_gradient(x, gradient, weight) if to_weight else None,
+        )
+
+
+def _convolve(x: Tensor, weight: Tensor) -> Tensor:
+    images, ins, height, width = x.shape
+    outs = len(weight)
+    transformed = _kernel() @ weight.permute(2, 3, 1, 0).reshape(9, ins * outs)
+    out = torch.empty((images, outs, height, width), memory_format=torch.channels_last)
+    _run(x, outs, {"in": x, "weights": transformed, "out": out})
+    return out
+
+
+def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
+    outs, ins = weight.shape[:2]
+    sums = torch.zeros(_parts(x), POSITIONS, ins * outs)
+    _run(x, outs, {"in": x, "out_gradient": gradient, "weight_gradients": sums})
+    found = _kernel().T @ (sums[0] if len(sums) == 1 else sums.sum(0))
+    return found.view(3, 3, ins, outs).permute(3, 2, 0, 1)
+
+
+def _run(x: Tensor, outs: int, tensors: dict[str, Tensor]) -> None:
+    native = core()
+    assert native is not None
+    images, ins, height, width = x.shape
+    parts = _parts(x)
+    tensors["scratch"] = torch.empty(parts * 2 * POSITIONS * (TILES + 1) * max(ins, outs))
+    pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+    native.pof_winograd(ctypes.byref(Call(**pointers, images=images, height=height, width=width, in_channels=ins,
+                                          out_channels=outs, parts=parts)))  # fmt: skip
+
+
+def _parts(x: Tensor) -> int:
+    return min(len(x), torch.get_num_threads())
+
+
+@cache
+def _kernel() -> Tensor:
+    """Both sides of G w G^T at once: 36 x 9."""
+    g = torch.tensor(_G, dtype=torch.float64)
+    return torch.kron(g, g).float()
+
+
+def _is_there() -> bool:
+    native = core()
+    return native is not None and bool(native.pof_has_winograd())
