@@ -54,7 +54,7 @@ sanitize: setup ## the tests of file and runtime with the C core under AddressSa
 		$(filter-out %/module.c,$(wildcard src/pof/core/*.c)) -o build/core.so
 	POF_CORE=build/core.so ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest tests/file tests/runtime/test_kernels.py tests/test_fast_rows.py
+		$(BIN)/python -m pytest tests/file tests/runtime/test_kernels.py tests/test_fast_rows.py tests/test_winograd.py
 
 bench: setup ## the measured bars, as JSON in results/; leave the machine alone meanwhile
 	mkdir -p build

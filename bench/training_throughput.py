@@ -22,6 +22,7 @@ from pof.data.protocol import Dataset
 from pof.train.build import build_method, build_model, build_optimizer
 from pof.train.loop import Trainer, span_of
 from pof.train.recipe import Recipe, recipe_from
+from pof.winograd import winograd_convolutions
 from timing import interleaved, machine, median_milliseconds, ratio
 
 BATCH = 128
@@ -82,8 +83,9 @@ def _trainer(data: Dataset, method: str, steps: int) -> Callable[[], None]:
     progress = Trainer(recipe, wrapped, wrapped_optimizer, made, data, engine).steps(0)
 
     def run() -> None:
-        for _ in range(steps):
-            next(progress)
+        with winograd_convolutions():  # as `run_recipe` does
+            for _ in range(steps):
+                next(progress)
 
     return run
 

@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hypersign": {"rows"},
     "memory": set(),
     "fast_rows": {"magnitude", "native", "scratch"},
+    "winograd": {"native"},
     # What is pruned, and how far.
     "checks": {"errors"},
     "globs": {"errors"},
@@ -139,6 +140,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "states",
         "tensor_files",
         "urls",
+        "winograd",
     },
 }
 """The front door `pof/__init__.py` imports nothing until a name is used."""

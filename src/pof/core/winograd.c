@@ -2,7 +2,7 @@
  * Convolutions of 3 x 3 with stride 1 and a border of 1, in images whose channels lie together (NHWC), by Winograd's
  * F(4 x 4, 3 x 3): tiles of 6 x 6 inputs and the weights are transformed, so that 36 products stand for 144. Matrices
  * B, G and A are those of A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016; weights are
- * transformed by the caller (src/pof/train/winograd.py).
+ * transformed by the caller (src/pof/winograd.py).
  */
 #include <stdint.h>
 
@@ -21,7 +21,7 @@ enum { LANES = 8, OUT = 4, IN = 6, POSITIONS = 36, TILES = 24, ROWS = 6, COLUMNS
 typedef float Vec __attribute__((vector_size(32)));
 typedef float Anywhere __attribute__((vector_size(32), aligned(4), may_alias)); /* the same, at any address */
 
-/* As pof.train.winograd.Call has it. */
+/* As pof.winograd.Call has it. */
 typedef struct {
     const float *in, *out_gradient; /* [images][height][width][in_channels], [...][out_channels] */
     const float *weights;           /* [36][in_channels][out_channels] */

@@ -33,7 +33,7 @@ from pof.train.recipe import Recipe
 from pof.train.records import Records
 from pof.train.tracking import Tracker
 from pof.train.weights import write_weights
-from pof.train.winograd import winograd_convolutions
+from pof.winograd import winograd_convolutions
 
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "model.safetensors"

@@ -1,4 +1,4 @@
-"""Winograd's convolutions against a plain loop and against torch, forward and backward; what does not fit goes to torch."""
+"""Winograd's convolutions against a plain loop, forward and backward; what does not fit is left to torch."""
 
 from itertools import product
 from typing import Any
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pof.train import winograd
+from pof import winograd
 from pof.train.recipe import recipe_from
 from pof.train.run import run_recipe
-from pof.train.winograd import fits, winograd_convolutions
+from pof.winograd import fits, winograd_convolutions
 
 pytestmark = pytest.mark.skipif(not winograd._is_there(), reason="no compiled core, or no AVX2")
 
@@ -92,7 +92,7 @@ def test_gradients_in_another_layout() -> None:
             torch.testing.assert_close(torch.autograd.grad(found, x, layout, retain_graph=True)[0], wanted)
 
 
-LAST = torch.channels_last
+LAST, ONES = torch.channels_last, torch.ones(16)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ LAST = torch.channels_last
         (torch.ones(1, 16, 8, 8).to(memory_format=LAST), torch.ones(16, 16, 3, 3), {"padding": "same"}),
         (torch.ones(1, 16, 8, 8).to(memory_format=LAST), torch.ones(16, 16, 3, 3), {"padding": 1, "stride": 2}),
         (torch.ones(1, 32, 8, 8).to(memory_format=LAST), torch.ones(32, 16, 3, 3), {"padding": 1, "groups": 2}),
-        (torch.ones(1, 16, 8, 8).to(memory_format=LAST), torch.ones(16, 16, 3, 3), {"padding": 1, "bias": torch.ones(16)}),
+        (torch.ones(1, 16, 8, 8).to(memory_format=LAST), torch.ones(16, 16, 3, 3), {"padding": 1, "bias": ONES}),
         (torch.ones(1, 16, 8, 8), torch.ones(16, 16, 3, 3), {"padding": 1}),
         (torch.ones(1, 16, 8, 8).to(memory_format=LAST).double(), torch.ones(16, 16, 3, 3).double(), {"padding": 1}),
         (torch.ones(1, 144, 8, 8).to(memory_format=LAST), torch.ones(16, 144, 3, 3), {"padding": 1}),

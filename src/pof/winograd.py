@@ -3,8 +3,8 @@
     y = A^T [ (G w G^T) * (B^T x B) ] A    for each tile of 4 x 4 outputs;  36 products instead of 144
 
 Within `winograd_convolutions()` every convolution that fits goes that way, forward and backward, whoever calls it: no
-model is changed. It fits a CPU, float32, channels_last, 3 x 3, stride 1, padding 1, no groups and no bias, channels that
-are multiples of 16 up to 128, and maps whose sides are multiples of 4. Others are left to torch.
+model is changed. What fits: on a CPU, float32, channels_last, 3 x 3, stride 1, padding 1, no groups, no bias, numbers
+of channels that are multiples of 16 up to 128, maps whose sides are multiples of 4. The rest is left to torch.
 
 Reference: A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016.
 """
@@ -24,8 +24,10 @@ TILES, POSITIONS = 24, 36
 """As in winograd.c."""
 MOST_CHANNELS = 128
 """Beyond, the transformed weights leave the cache."""
-_G = ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6), (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6),
-      (0, 0, 1))  # fmt: skip
+_G = (
+    (1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6), (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6),
+    (0, 0, 1),
+)  # fmt: skip
 
 
 class Call(ctypes.Structure):
@@ -43,7 +45,7 @@ class winograd_convolutions(TorchFunctionMode):  # noqa: N801 - used as a functi
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Take over convolutions that fit."""
         if func is torch.conv2d and len(args) > 1 and fits(*args, **(kwargs or {})):
-            return _Convolution.apply(*args[:2])
+            return _Convolution.apply(*args[:2])  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
@@ -75,7 +77,7 @@ class _Convolution(torch.autograd.Function):
         return _convolve(x, weight)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
