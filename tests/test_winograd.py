@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from pof import winograd
 from pof.train.recipe import recipe_from
 from pof.train.run import run_recipe
-from pof.winograd import fits, winograd_convolutions
+from pof.winograd import fits, is_there, winograd_convolutions
 
-pytestmark = pytest.mark.skipif(not winograd._is_there(), reason="no compiled core, or no AVX2")
+pytestmark = pytest.mark.skipif(not is_there(), reason="no compiled core, or no AVX2")
+LAST, ONES = torch.channels_last, torch.ones(16)
 
 
 @pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
@@ -81,18 +83,36 @@ def test_only_the_gradient_that_is_wanted(needed: str) -> None:
     with winograd_convolutions():
         F.conv2d(x, weight, padding=1).backward(gradient)
     assert (x.grad is None, weight.grad is None) == (needed != "x", needed != "weight")
+    found = x.grad if needed == "x" else weight.grad
+    assert found is not None
+    x.grad = weight.grad = None
+    F.conv2d(x, weight, padding=1).backward(gradient)
+    wanted = x.grad if needed == "x" else weight.grad
+    assert wanted is not None
+    assert largest_error(found, wanted.double()) < 1e-4
 
 
 def test_gradients_in_another_layout() -> None:
     x, weight, gradient = tensors(2, 16, 16, 8, 8)
+    layouts = (gradient.contiguous(), gradient[:, :1].expand(2, 16, 8, 8), torch._neg_view(gradient))
+    by_torch = F.conv2d(x, weight, padding=1)
     with winograd_convolutions():
         found = F.conv2d(x, weight, padding=1)
-        for layout in (gradient.contiguous(), gradient[:, :1].expand(2, 16, 8, 8)):
-            wanted = torch.autograd.grad(F.conv2d(x, weight, padding=1), x, layout)[0]
-            torch.testing.assert_close(torch.autograd.grad(found, x, layout, retain_graph=True)[0], wanted)
+    for layout in layouts:
+        wanted = torch.autograd.grad(by_torch, (x, weight), layout, retain_graph=True)
+        gradients = torch.autograd.grad(found, (x, weight), layout, retain_graph=True)
+        for each, other in zip(gradients, wanted, strict=True):
+            assert largest_error(each, other.double()) < 1e-4
 
 
-LAST, ONES = torch.channels_last, torch.ones(16)
+def test_weights_in_another_layout() -> None:
+    x, weight, _ = tensors(2, 16, 32, 8, 8)
+    wide = torch.randn(32, 32, 3, 3)
+    for layout in (weight.detach().contiguous(), wide[:, ::2], weight.detach().flip(3), torch._neg_view(wide)[:, :16]):
+        with winograd_convolutions():
+            found = F.conv2d(x, layout, padding=1)
+        assert "_Convolution" in str(found.grad_fn)
+        assert largest_error(found, F.conv2d(x.double(), layout.double(), padding=1)) < 2e-5
 
 
 @pytest.mark.parametrize(
@@ -128,6 +148,60 @@ def test_errors_and_keywords_are_those_of_torch() -> None:
             F.conv2d(x, torch.ones(16, 32, 3, 3), padding=1)
         with torch.autocast("cpu", torch.bfloat16):
             assert F.conv2d(x, weight, padding=1).dtype is torch.bfloat16
+
+
+class Marked(Tensor):
+    """A tensor that is more than one."""
+
+
+def test_what_is_no_plain_tensor_is_left_to_torch() -> None:
+    x, weight, _ = tensors(1, 16, 16, 8, 8)
+    assert not fits(x.detach().as_subclass(Marked), weight, padding=1)
+    assert not fits(torch._neg_view(x.detach()), weight, padding=1)
+    with FakeTensorMode() as fake, winograd_convolutions():
+        assert F.conv2d(fake.from_tensor(x), fake.from_tensor(weight), padding=1).shape == x.shape
+    with winograd_convolutions():
+        vmapped = torch.vmap(lambda image: F.conv2d(image[None], weight, padding=1)[0])(x)
+        slopes = torch.func.grad(lambda image: F.conv2d(image, weight, padding=1).sum())(x)
+    torch.testing.assert_close(vmapped, F.conv2d(x, weight, padding=1))
+    torch.testing.assert_close(slopes, torch.autograd.grad(F.conv2d(x, weight, padding=1).sum(), x)[0])
+
+
+@pytest.mark.parametrize("inside", ["autocast", "float64", "meta"])
+def test_what_is_set_around_it_does_not_matter(inside: str) -> None:
+    x, weight, gradient = tensors(2, 16, 16, 8, 8)
+    wanted = torch.autograd.grad(F.conv2d(x, weight, padding=1), (x, weight), gradient)
+    with winograd_convolutions():
+        found = F.conv2d(x, weight, padding=1)
+        if inside == "autocast":
+            with torch.autocast("cpu", torch.bfloat16):
+                gradients = torch.autograd.grad(found, (x, weight), gradient)
+        elif inside == "meta":
+            with torch.device("meta"):
+                gradients = torch.autograd.grad(F.conv2d(x, weight, padding=1), (x, weight), gradient)
+        else:
+            torch.set_default_dtype(torch.float64)
+            try:
+                gradients = torch.autograd.grad(F.conv2d(x, weight, padding=1), (x, weight), gradient)
+            finally:
+                torch.set_default_dtype(torch.float32)
+    for each, other in zip(gradients, wanted, strict=True):
+        assert each.dtype is torch.float32
+        assert largest_error(each, other.double()) < 1e-4
+
+
+def test_a_second_derivative_is_refused() -> None:
+    x, weight, _ = tensors(1, 16, 16, 8, 8)
+    with winograd_convolutions():
+        found = F.conv2d(x, weight, padding=1).square().sum()
+    (slope,) = torch.autograd.grad(found, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def test_an_older_core_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd, "core", object)
+    assert not is_there()
 
 
 def test_a_network_learns_the_same() -> None:

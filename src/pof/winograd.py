@@ -4,7 +4,8 @@
 
 Within `winograd_convolutions()` every convolution that fits goes that way, forward and backward, whoever calls it: no
 model is changed. What fits: on a CPU, float32, channels_last, 3 x 3, stride 1, padding 1, no groups, no bias, numbers
-of channels that are multiples of 16 up to 128, maps whose sides are multiples of 4. The rest is left to torch.
+of channels that are multiples of 16 up to 128, maps whose sides are multiples of 4. The rest is left to torch, and so
+is all of it under autocast, torch.func and torch.compile. What it computes can be differentiated once.
 
 Reference: A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016.
 """
@@ -13,15 +14,15 @@ import ctypes
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from pof.native import core
+from pof.native import core, int64
 
-TILES, POSITIONS = 24, 36
-"""As in winograd.c."""
+POSITIONS = 36
 MOST_CHANNELS = 128
 """Beyond, the transformed weights leave the cache."""
 _G = (
@@ -54,7 +55,11 @@ def fits(
 ) -> bool:
     """Whether this convolution can be computed here."""
     return (
-        bias is None
+        # Memory is read as it lies there: nothing that only looks like a tensor.
+        type(x) is Tensor
+        and type(weight) in (Tensor, nn.Parameter)
+        and not torch._C._are_functorch_transforms_active()
+        and bias is None
         and weight.shape[2:] == (3, 3)
         and (stride, padding, dilation, groups) in (((1, 1), (1, 1), (1, 1), 1), (1, 1, 1, 1))
         and x.dim() == 4
@@ -65,9 +70,15 @@ def fits(
         and x.dtype is weight.dtype is torch.float32
         and x.device.type == weight.device.type == "cpu"
         and x.is_contiguous(memory_format=torch.channels_last)
-        and not torch.is_autocast_enabled("cpu")
-        and _is_there()
+        and not (x.is_neg() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
+        and is_there()
     )
+
+
+def is_there() -> bool:
+    """Whether the core has it, and this machine can run it."""
+    native = core()
+    return native is not None and hasattr(native, "pof_has_winograd") and bool(native.pof_has_winograd())
 
 
 class _Convolution(torch.autograd.Function):
@@ -80,53 +91,56 @@ class _Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        gradient = gradients[0].contiguous(memory_format=torch.channels_last)
+        gradient = gradients[0].contiguous(memory_format=torch.channels_last).resolve_neg()
         to_x, to_weight = ctx.needs_input_grad
-        return (
-            _convolve(gradient, weight.flip(2, 3).transpose(0, 1)) if to_x else None,
-            _weight_gradient(x, gradient, weight) if to_weight else None,
-        )
+        with torch.autocast("cpu", enabled=False):
+            return (
+                _convolve(gradient, weight.flip(2, 3).transpose(0, 1)) if to_x else None,
+                _weight_gradient(x, gradient, weight) if to_weight else None,
+            )
 
 
 def _convolve(x: Tensor, weight: Tensor) -> Tensor:
     images, ins, height, width = x.shape
     outs = len(weight)
-    transformed = _kernel() @ weight.permute(2, 3, 1, 0).reshape(9, ins * outs)
-    out = torch.empty((images, outs, height, width), memory_format=torch.channels_last)
-    _run(x, outs, {"in": x, "weights": transformed, "out": out})
+    transformed = _transform() @ weight.permute(2, 3, 1, 0).reshape(9, ins * outs)
+    out = _empty(images, outs, height, width)
+    _run(x, outs, _parts(x), {"weights": transformed, "out": out})
     return out
 
 
 def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
     outs, ins = weight.shape[:2]
-    sums = torch.zeros(_parts(x), POSITIONS, ins * outs)
-    _run(x, outs, {"in": x, "out_gradient": gradient, "weight_gradients": sums})
-    found = _kernel().T @ (sums[0] if len(sums) == 1 else sums.sum(0))
+    parts = _parts(x)
+    sums = _empty(parts, POSITIONS, ins * outs).zero_()
+    _run(x, outs, parts, {"out_gradient": gradient, "weight_gradients": sums})
+    found = _transform().T @ (sums[0] if parts == 1 else sums.sum(0))
     return found.view(3, 3, ins, outs).permute(3, 2, 0, 1)
 
 
-def _run(x: Tensor, outs: int, tensors: dict[str, Tensor]) -> None:
+def _run(x: Tensor, outs: int, parts: int, others: dict[str, Tensor]) -> None:
     native = core()
     assert native is not None
     images, ins, height, width = x.shape
-    parts = _parts(x)
-    tensors["scratch"] = torch.empty(parts * 2 * POSITIONS * (TILES + 1) * max(ins, outs))
+    tensors = {"in": x, "scratch": _empty(parts, native.pof_winograd_scratch(int64(ins), int64(outs))), **others}
+    assert all(tensor.dtype is torch.float32 for tensor in tensors.values())
     pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-    native.pof_winograd(ctypes.byref(Call(**pointers, images=images, height=height, width=width, in_channels=ins,
-                                          out_channels=outs, parts=parts)))  # fmt: skip
+    sizes = {"images": images, "height": height, "width": width, "in_channels": ins, "out_channels": outs}
+    native.pof_winograd(ctypes.byref(Call(**pointers, **sizes, parts=parts)))
+
+
+def _empty(*shape: int) -> Tensor:
+    layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+    return torch.empty(shape, dtype=torch.float32, device="cpu", memory_format=layout)
 
 
 def _parts(x: Tensor) -> int:
+    """One a thread."""
     return min(len(x), torch.get_num_threads())
 
 
 @cache
-def _kernel() -> Tensor:
+def _transform() -> Tensor:
     """Both sides of G w G^T at once: 36 x 9."""
-    g = torch.tensor(_G, dtype=torch.float64)
-    return torch.kron(g, g).float()
-
-
-def _is_there() -> bool:
-    native = core()
-    return native is not None and bool(native.pof_has_winograd())
+    g = np.array(_G)
+    return torch.from_numpy(np.kron(g, g).astype(np.float32))

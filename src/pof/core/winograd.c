@@ -9,12 +9,11 @@
 #include "export.h"
 #include "pool.h"
 
-#if defined(__GNUC__)
+/* Elsewhere it has not been timed. */
+#if defined(__GNUC__) && defined(__x86_64__) && !defined(_WIN32)
 
-#if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
+#define FAST __attribute__((target("avx2,fma")))
+#define PART_OF_FAST static inline __attribute__((always_inline, target("avx2,fma")))
 
 enum { LANES = 8, OUT = 4, IN = 6, POSITIONS = 36, TILES = 24, ROWS = 6, COLUMNS = 16, GRADIENT_ROWS = 4 };
 
@@ -27,7 +26,7 @@ typedef struct {
     const float *weights;           /* [36][in_channels][out_channels] */
     float *out;                     /* as out_gradient: what a convolution writes */
     float *weight_gradients;        /* [parts][36][in_channels][out_channels]: what the gradient is added to */
-    float *scratch;                 /* [parts][2][36][TILES + 1][the more channels of both] */
+    float *scratch;                 /* [parts][pof_winograd_scratch] */
     int64_t images, height, width, in_channels, out_channels, parts;
 } Call;
 
@@ -36,11 +35,11 @@ typedef struct {
     int64_t image, row, column;
 } Tile;
 
-static inline __attribute__((always_inline)) Vec load(const float *from) { return *(const Anywhere *)from; }
-static inline __attribute__((always_inline)) void store(float *to, Vec value) { *(Anywhere *)to = value; }
+PART_OF_FAST Vec load(const float *from) { return *(const Anywhere *)from; }
+PART_OF_FAST void store(float *to, Vec value) { *(Anywhere *)to = value; }
 
 /* B^T, A^T and A times a column; what comes out lies `step` vectors apart. */
-static inline __attribute__((always_inline)) void transform_in(const Vec *d, Vec *to, int step) {
+PART_OF_FAST void transform_in(const Vec *d, Vec *to, int step) {
     Vec far = d[4] - 4.0f * d[2], odd = d[3] - 4.0f * d[1], near = d[4] - d[2], twice = 2.0f * (d[3] - d[1]);
     to[0] = 4.0f * d[0] - 5.0f * d[2] + d[4];
     to[step] = far + odd;
@@ -50,7 +49,7 @@ static inline __attribute__((always_inline)) void transform_in(const Vec *d, Vec
     to[5 * step] = 4.0f * d[1] - 5.0f * d[3] + d[5];
 }
 
-static inline __attribute__((always_inline)) void transform_out(const Vec *m, Vec *to, int step) {
+PART_OF_FAST void transform_out(const Vec *m, Vec *to, int step) {
     Vec sum = m[1] + m[2], difference = m[1] - m[2], sum2 = m[3] + m[4], difference2 = m[3] - m[4];
     to[0] = m[0] + sum + sum2;
     to[step] = difference + 2.0f * difference2;
@@ -58,7 +57,7 @@ static inline __attribute__((always_inline)) void transform_out(const Vec *m, Ve
     to[3 * step] = difference + 8.0f * difference2 + m[5];
 }
 
-static inline __attribute__((always_inline)) void transform_gradient(const Vec *g, Vec *to, int step) {
+PART_OF_FAST void transform_gradient(const Vec *g, Vec *to, int step) {
     Vec even = g[0] + g[2], odd = g[1] + g[3], even2 = g[0] + 4.0f * g[2], odd2 = 2.0f * g[1] + 8.0f * g[3];
     to[0] = g[0];
     to[step] = even + odd;
@@ -74,7 +73,7 @@ static Tile tile_at(const Call *call, int64_t number) {
 }
 
 /* The inputs of a tile, transformed, to [36] vectors that lie `stride` floats apart; outside of the image they are 0. */
-static void take_inputs(const Call *call, Tile tile, int64_t channel, float *to, int64_t stride) {
+FAST static void take_inputs(const Call *call, Tile tile, int64_t channel, float *to, int64_t stride) {
     static const float zeros[LANES];
     Vec half[IN * IN];
     int64_t channels = call->in_channels, steps[IN];
@@ -98,7 +97,7 @@ static void take_inputs(const Call *call, Tile tile, int64_t channel, float *to,
 }
 
 /* The gradients of a tile's outputs, transformed, as `take_inputs`. */
-static void take_gradients(const Call *call, Tile tile, int64_t channel, float *to, int64_t stride) {
+FAST static void take_gradients(const Call *call, Tile tile, int64_t channel, float *to, int64_t stride) {
     Vec half[IN * OUT];
     int64_t channels = call->out_channels;
     const float *from =
@@ -116,7 +115,7 @@ static void take_gradients(const Call *call, Tile tile, int64_t channel, float *
 }
 
 /* The outputs of a tile, from their transformed form. */
-static void give_outputs(const Call *call, Tile tile, int64_t channel, const float *from, int64_t stride) {
+FAST static void give_outputs(const Call *call, Tile tile, int64_t channel, const float *from, int64_t stride) {
     Vec half[OUT * IN];
     int64_t channels = call->out_channels;
     float *to = call->out + ((tile.image * call->height + tile.row) * call->width + tile.column) * channels + channel;
@@ -132,8 +131,8 @@ static void give_outputs(const Call *call, Tile tile, int64_t channel, const flo
     }
 }
 
-/* [tiles][in] times [in][out], six tiles and sixteen outputs at a time. */
-static void multiply(const float *in, const float *weights, float *out, int64_t tiles, int64_t ins, int64_t outs) {
+/* [tiles][in] times [in][out], six tiles and sixteen outputs at a time; of a last six that are fewer, the rest is noise. */
+FAST static void multiply(const float *in, const float *weights, float *out, int64_t tiles, int64_t ins, int64_t outs) {
     for (int64_t o = 0; o < outs; o += COLUMNS)
         for (int64_t t = 0; t < tiles; t += ROWS) {
             Vec sums[ROWS][2] = {{{0}}};
@@ -155,7 +154,7 @@ static void multiply(const float *in, const float *weights, float *out, int64_t 
 }
 
 /* Add [tiles][in] transposed times [tiles][out] to [in][out]. */
-static void add_products(const float *in, const float *gradients, float *to, int64_t tiles, int64_t ins, int64_t outs) {
+FAST static void add_products(const float *in, const float *gradients, float *to, int64_t tiles, int64_t ins, int64_t outs) {
     for (int64_t c = 0; c < ins; c += GRADIENT_ROWS)
         for (int64_t o = 0; o < outs; o += COLUMNS) {
             Vec sums[GRADIENT_ROWS][2];
@@ -181,15 +180,20 @@ static void add_products(const float *in, const float *gradients, float *to, int
         }
 }
 
+/* How many floats of scratch memory each part needs. */
+EXPORT int64_t pof_winograd_scratch(int64_t in_channels, int64_t out_channels) {
+    return 2 * POSITIONS * (TILES + 1) * (in_channels > out_channels ? in_channels : out_channels);
+}
+
 /* Some of the images: their outputs, or what they add to the gradient of the weights. */
-static void some_images(void *argument, int64_t part) {
+FAST static void some_images(void *argument, int64_t part) {
     const Call *call = argument;
-    int64_t ins = call->in_channels, outs = call->out_channels, most = ins > outs ? ins : outs;
+    int64_t ins = call->in_channels, outs = call->out_channels, scratch = pof_winograd_scratch(ins, outs);
     int64_t each = call->height / OUT * (call->width / OUT);
     int64_t first = call->images * part / call->parts * each, end = call->images * (part + 1) / call->parts * each;
     /* Not a round number apart, or the 36 positions of a tile would fall on the same few lines of the cache. */
-    int64_t in_stride = TILES * ins + COLUMNS, out_stride = TILES * outs + COLUMNS, half = POSITIONS * (TILES + 1) * most;
-    float *inputs = call->scratch + part * 2 * half, *outputs = inputs + half;
+    int64_t in_stride = TILES * ins + COLUMNS, out_stride = TILES * outs + COLUMNS;
+    float *inputs = call->scratch + part * scratch, *outputs = inputs + scratch / 2;
     float *gradients = call->weight_gradients ? call->weight_gradients + part * POSITIONS * ins * outs : 0;
     for (; first < end; first += TILES) {
         int64_t tiles = end - first < TILES ? end - first : TILES;
@@ -213,18 +217,8 @@ static void some_images(void *argument, int64_t part) {
     }
 }
 
-#if defined(__x86_64__)
-#pragma GCC pop_options
-#endif
-
 /* Whether this machine can. */
-EXPORT int64_t pof_has_winograd(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-    return 1;
-#endif
-}
+EXPORT int64_t pof_has_winograd(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 /* A convolution, or, where `weight_gradients` is given, the gradient of its weights. Channels: multiples of 16. */
 EXPORT void pof_winograd(const Call *call) { pool_run(some_images, (void *)call, call->parts, (int)call->parts); }
@@ -232,6 +226,10 @@ EXPORT void pof_winograd(const Call *call) { pool_run(some_images, (void *)call,
 #else
 
 EXPORT int64_t pof_has_winograd(void) { return 0; }
+EXPORT int64_t pof_winograd_scratch(int64_t in_channels, int64_t out_channels) {
+    (void)in_channels, (void)out_channels;
+    return 0;
+}
 EXPORT void pof_winograd(const void *call) { (void)call; }
 
 #endif

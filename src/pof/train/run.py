@@ -23,7 +23,7 @@ from pof.train.build import (
 )
 from pof.train.checkpoint import read_tree, write_tree
 from pof.train.engine import engine_for
-from pof.train.evaluate import accuracy, sweep
+from pof.train.evaluate import accuracy, faster_convolutions, sweep
 from pof.train.events import Epoch, Show, Step, Tested
 from pof.train.folder import own_folder
 from pof.train.interrupt import Interrupt
@@ -33,7 +33,6 @@ from pof.train.recipe import Recipe
 from pof.train.records import Records
 from pof.train.tracking import Tracker
 from pof.train.weights import write_weights
-from pof.winograd import winograd_convolutions
 
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "model.safetensors"
@@ -70,7 +69,7 @@ def run_recipe(
     if done is None:
         # Built before there is a folder, so that a run that cannot begin leaves nothing.
         run = _Run(recipe, folder, records, engine, weights)
-        with own_folder(folder) if engine.is_main_process else nullcontext(), winograd_convolutions():
+        with own_folder(folder) if engine.is_main_process else nullcontext():
             engine.wait_for_everyone()
             done = records.last("final")
             if done is None:
@@ -109,7 +108,7 @@ class _Run:
         show = tracker.show
         self._record("resume" if start else "start", step=start, **origin_of(self._recipe))
         every = self._recipe.run.checkpoint_steps or self._span.steps_per_epoch
-        with Interrupt() as interrupt:
+        with Interrupt() as interrupt, faster_convolutions(self._engine.device):
             for progress in self._trainer.steps(start):
                 show(progress)
                 if progress.step % self._span.steps_per_epoch == 0:
