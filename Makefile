@@ -1,6 +1,7 @@
 # Each target sets up what it needs; `make` alone lists them.
 PYTHON ?= python3
 BIN := .venv/bin
+CORE := setup.py $(wildcard src/pof/core/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo browser docs test check format sanitize bench dist clean
@@ -10,13 +11,13 @@ help: ## this list
 
 setup: .venv/ready ## the virtual environment in .venv, from pyproject.toml and constraints.txt
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt $(CORE)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch .venv/small $@
 
 # The demo needs neither linters nor the libraries of others that the tests use.
-.venv/small: pyproject.toml constraints.txt
+.venv/small: pyproject.toml constraints.txt $(CORE)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot,train,data]'
 	@touch $@
@@ -25,11 +26,11 @@ demo: .venv/small ## one file of a CIFAR-10 network at every size, in about a mi
 	@$(BIN)/pof demo
 
 browser: ## Chromium, for the tests of the report page: installed where that is allowed, else named
-	@if ! command -v chromium chromedriver >/dev/null 2>&1; then \
+	@if ! { command -v chromium && command -v chromedriver; } >/dev/null 2>&1; then \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium chromium-driver >/dev/null; \
 		fi; \
-		command -v chromium chromedriver >/dev/null 2>&1 || echo "no Chromium: the tests of the report page are skipped; install chromium and chromium-driver"; \
+		{ command -v chromium && command -v chromedriver; } >/dev/null 2>&1 || echo "no Chromium: the tests of the report page are skipped; install chromium and chromium-driver"; \
 	fi
 
 docs: setup ## the documentation site, in build/site
@@ -65,6 +66,7 @@ bench: setup ## the measured bars, as JSON in results/; leave the machine alone 
 	$(BIN)/python bench/file_size.py > build/file_size.json
 	$(BIN)/python bench/stored_statistics.py > build/stored_statistics.json
 	$(BIN)/python bench/runtime.py > build/runtime.json
+	$(BIN)/pof demo --json > build/demo.json
 	$(BIN)/pof demo digits --json > build/demo_digits.json
 	mv build/*.json results/
 	cat results/switch_sparsity.json results/training_step.json

@@ -1,5 +1,7 @@
 """One file, every size: the shipped CIFAR-10 network at many sparsities, beside plain magnitude pruning."""
 
+import os
+import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +21,8 @@ from pof.runtime.timing import ratio_to_plain
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many steps of it are done, and how many there are."""
 SPARSITIES = (0.0, 0.5, 0.7, 0.8, 0.9)
-RECOVER_FROM = 0.5
+RECOVER_FROM = {0.5: 0.3, 0.7: 0.5, 0.8: 0.5, 0.9: 0.5}
+"""Where the band begins that is filled at a sparsity."""
 BATCH = 125
 IMAGES_AT_ONCE = 16
 """For the speed."""
@@ -36,12 +39,13 @@ class DemoRow:
     """Accuracy of a network that was trained without regard to pruning, pruned by magnitude."""
     pruned: float
     recovered: float | None
-    """With the band from `RECOVER_FROM` filled; None if there is none."""
+    """With the band from `recover_from` filled; None if there is none."""
     speedup: float | None
     """In `pof.compile`, against torch, 16 images, one thread; None without the compiled core."""
     recovered_bytes: int | None = None
     """Read of the file for the recovered network."""
     recovered_speedup: float | None = None
+    recover_from: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class DemoResult:
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with the versions that made it."""
         found = {**asdict(self), "versions": {"pof": pof.__version__, "torch": str(torch.__version__)}}
+        found["machine"] = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
         del found["pages"]
         return found
 
@@ -68,21 +73,23 @@ def run_demo(progress: Progress = lambda *_: None, sparsities: tuple[float, ...]
     files = {name: PofFile(shipped.network(f"cifar10-resnet20-{name}")) for name in ("nested", "dense")}
     test, model = shipped.cifar10_sample(), resnet20().eval()
     rows: list[DemoRow] = []
-    images, band_speedup = test[0][:IMAGES_AT_ONCE], None
+    images = test[0][:IMAGES_AT_ONCE]
+    band_speedups: dict[float, float | None] = {}
     for number, sparsity in enumerate(sparsities):
         progress("accuracy, bytes, speed", number, len(sparsities))
-        band = RECOVER_FROM if sparsity > RECOVER_FROM else None
+        band = RECOVER_FROM.get(sparsity)
         plain = _accuracy(_loaded(model, files["dense"], sparsity), test)
         recovered: float | None = None
         filled: tuple[int | None, float | None] = (None, None)
         if band is not None:
             recovered = _accuracy(_loaded(model, files["nested"], sparsity, band), test)
-            # All bands begin at the same ratio and so have the same zeros: one of them is timed for all.
-            band_speedup = _speedup(model, images) if band_speedup is None else band_speedup
-            filled = files["nested"].bytes_for(sparsity, band), band_speedup
+            # Bands that begin at the same ratio have the same zeros: one of them is timed for all.
+            if band not in band_speedups:
+                band_speedups[band] = _speedup(model, images)
+            filled = files["nested"].bytes_for(sparsity, band), band_speedups[band]
         pruned = _accuracy(_loaded(model, files["nested"], sparsity), test)
         reads, speedup = files["nested"].bytes_for(sparsity), _speedup(model, images)
-        rows.append(DemoRow(sparsity, reads, plain, pruned, recovered, speedup, *filled))
+        rows.append(DemoRow(sparsity, reads, plain, pruned, recovered, speedup, *filled, band))
     progress("accuracy, bytes, speed", len(sparsities), len(sparsities))
     pages = [_page(name, model, file, rows, test[0][:1]) for name, file in files.items()]
     dense_bytes = sum(4 * value.numel() for value in model.state_dict().values())
@@ -117,7 +124,9 @@ def _page(name: str, model: nn.Module, file: PofFile, rows: list[DemoRow], image
     """The facts of one of the two networks; its accuracies are with the statistics of its file."""
     _loaded(model, file, 0.0)
     states = [(row.sparsity, row.sparsity, row.pruned if name == "nested" else row.plain) for row in rows]
-    states += [(r.sparsity, RECOVER_FROM, r.recovered) for r in rows if name == "nested" and r.recovered is not None]
+    states += [
+        (r.sparsity, r.recover_from, r.recovered) for r in rows if name == "nested" and r.recover_from is not None
+    ]
     return {
         "name": "plain" if name == "dense" else name,
         "rows": [

@@ -20,7 +20,7 @@ from pof.planning import Entry, plan
 from pof.rows import row_norms, unit_rows
 from pof.runtime import CompiledModel
 from pof.runtime.timing import ratio_to_plain
-from pof.states import Magnitudes
+from pof.states import Magnitudes, Scope
 
 BINS = 80
 STEPS = 100
@@ -35,7 +35,9 @@ Facts = dict[str, Any]
 Values = NDArray[np.float32]
 
 
-def described(model: nn.Module, magnitudes: Magnitudes, file: str | Path | None = None) -> Facts:
+def described(
+    model: nn.Module, magnitudes: Magnitudes, file: str | Path | None = None, scope: Scope = "layer"
+) -> Facts:
     """The weights of a model, and its file (the one that it would have, if there is none).
 
     `statistics` says where the BatchNorm statistics of its pruned states come from: "file", "estimated" from data, or
@@ -48,12 +50,14 @@ def described(model: nn.Module, magnitudes: Magnitudes, file: str | Path | None 
         "layers": _layers(chosen.entries, [weights[entry.name].detach() for entry in chosen], magnitudes),
         "magnitudes": magnitudes,
         "statistics": None if not has_statistics else "estimated" if file is None else "file",
-        **_file_facts(model, magnitudes, file),
+        **_file_facts(model, magnitudes, file, scope),
         "dense_bytes": sum(4 * value.numel() for value in model.state_dict().values()),
     }
 
 
-def times_of(model: nn.Module, example: Tensor, magnitudes: Magnitudes, sparsity: float = FASTER_AT) -> Facts:
+def times_of(
+    model: nn.Module, example: Tensor, magnitudes: Magnitudes, sparsity: float = FASTER_AT, scope: Scope = "layer"
+) -> Facts:
     """How fast a pruned model and its layers are in `pof.compile`, on one thread; it is dense again afterwards.
 
     `ratio` compares with the model as it is in torch, its BatchNorm not folded, both taking turns; `compiled` and
@@ -64,7 +68,7 @@ def times_of(model: nn.Module, example: Tensor, magnitudes: Magnitudes, sparsity
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with Elastic(model, magnitudes=magnitudes).at(sparsity):
+        with Elastic(model, magnitudes=magnitudes, scope=scope).at(sparsity):
             fast = CompiledModel(model, images, threads=1)
             layers = [asdict(each) for each in fast.times()]
             folded, compiled = fast.milliseconds()
@@ -143,13 +147,13 @@ def _counts_together(layers: Sequence[Values]) -> list[list[int]]:
     return found
 
 
-def _file_facts(model: nn.Module, magnitudes: Magnitudes, file: str | Path | None) -> Facts:
+def _file_facts(model: nn.Module, magnitudes: Magnitudes, file: str | Path | None, scope: Scope) -> Facts:
     """The stages of a file, and how many bytes are read of it for a state."""
     packed = file is None
     with tempfile.TemporaryDirectory() as folder:
         if file is None:
             file = Path(folder) / "model.pof"
-            save(model, file, magnitudes=magnitudes)
+            save(model, file, magnitudes=magnitudes, scope=scope)
         opened = PofFile(file)
         stages = [
             {"kind": s.kind, "gives": str(s.state or "-"), "bytes": s.bytes, "cumulative": s.cumulative}

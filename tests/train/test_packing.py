@@ -110,3 +110,19 @@ def test_what_cannot_be_calibrated_is_one_line(tmp_path: Path, capsys: pytest.Ca
     save_file({"fc.weight": torch.randn(4, 4)}, tmp_path / "m.safetensors")
     assert main(["pack", str(tmp_path / "m.safetensors"), str(tmp_path / "m.pof"), "--calibrate"]) == 2
     assert "--calibrate needs the model and its dataset, and" in capsys.readouterr().err
+
+
+def test_a_run_is_ranked_as_it_was_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    settings = ("run.epochs=1", "method.name=nested", "method.scope=global", "table.sparsities=[]", "table.bands=[]")
+    sets = [word for setting in settings for word in ("--set", setting)]
+    assert main(["train", str(RECIPE), "--out", str(run), *sets, "--json"]) == 0
+    assert main(["pack", str(run), str(tmp_path / "model.pof")]) == 0
+    assert pof.open(tmp_path / "model.pof").head.scope == "global"
+    capsys.readouterr()
+    assert main(["sweep", str(run), "--sparsities", "0.9", "--json"]) == 0
+    assert {row["scope"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"global"}
+    assert main(["sweep", str(run), "--sparsities", "0.9", "--scope", "layer", "--json"]) == 0
+    assert {row["scope"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"layer"}
+    assert main(["report", str(run), "--no-speed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["scope"] == "global"

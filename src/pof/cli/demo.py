@@ -86,7 +86,7 @@ def _print_cifar10(result: "cifar10_demo.DemoResult") -> None:
     print(f"all of it. {result.test_images:,} test images; BatchNorm statistics are those in the files.")
     print("plain: trained without regard to pruning, pruned by magnitude")
     print("pof:   trained with the method nested, pruned; bytes: what is read of the file")
-    print("+band: what is pruned from 50 % on is filled with alpha*sign(w)")
+    print("+band: from 50 % on (row of 50 %: from 30 % on) filled with alpha*sign(w)")
     print("speed: pof.compile against torch (BatchNorm not folded), 16 images, one thread")
 
 

@@ -6,7 +6,7 @@ from typing import cast
 import torch
 
 from pof.portrait import Facts, described, times_of
-from pof.states import Magnitudes
+from pof.states import Magnitudes, Scope
 from pof.train.build import weights_facts
 from pof.train.origin import RECORDS
 from pof.train.records import Records
@@ -25,10 +25,11 @@ def portrait_of(source: str | Path, *, model: str | None = None, speed: bool = T
     facts = facts_of(source) if recipe is None else weights_facts(recipe)
     final = records.last("final") if records is not None else None
     magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
+    scope = cast(Scope, facts.get("scope", "layer"))
     example = torch.randn(1, found.channels, found.size, found.size)
     return {
         "name": path.stem if recipe is None else f"{path.name}{' (held-out images)' if recipe.data.hold_out else ''}",
         "rows": [] if final is None else final["table"],
-        **described(found.model, magnitudes, source if path.suffix == ".pof" else None),
-        "times": times_of(found.model, example, magnitudes) if speed else None,
+        **described(found.model, magnitudes, source if path.suffix == ".pof" else None, scope),
+        "times": times_of(found.model, example, magnitudes, scope=scope) if speed else None,
     }

@@ -50,11 +50,11 @@ def load_trained(
     """The network of a run's folder, or of a file of weights.
 
     A file may say itself which model and dataset are its own and how it is ranked, as a `.pof` file does; what it does
-    not say has to be given. Else `magnitudes` is "unit" for a run of the method `pof` with its sphere, or "raw". The
+    not say has to be given. A run is ranked as it was trained: by unit rows on the sphere, by its `scope`. The
     test images are those of the dataset, also where a run was tested on some that it held out of training.
     """
     path, folder = _found(source)
-    facts = {} if folder else facts_of(path)
+    facts = facts_of(path) if folder is None else weights_facts(recipe_of(folder))
     recipe = _recipe_for(path, facts, model, data) if folder is None else recipe_of(folder)
     images = build_data(replace(recipe.data, hold_out=0))
     network = build_model(replace(recipe.model, weights=str(path)), images.classes).eval()
