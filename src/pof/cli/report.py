@@ -1,7 +1,8 @@
 """Write one page that shows trained networks: curves, weights, file, speed.
 
-RUN is a run's folder or a file of weights. The page needs nothing but itself:
-open it in any browser. Its sliders show what is zero, filled and kept.
+RUN is a run's folder or a file of weights, which has no accuracies to show.
+The page needs nothing but itself: open it in any browser. Its sliders show
+what is zero, filled and kept.
 
 example: pof report runs/digits-pof-0 runs/digits-dense-0 -o report.html
 """
