@@ -62,6 +62,7 @@ bench: setup ## the measured bars, as JSON in results/; leave the machine alone 
 	$(BIN)/python bench/switch_sparsity.py > build/switch_sparsity.json
 	$(BIN)/python bench/training_step.py > build/training_step.json
 	$(BIN)/python bench/training_throughput.py > build/training_throughput.json
+	$(BIN)/python bench/training_throughput.py --threads 1 > build/training_throughput_one_thread.json
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python bench/file_size.py > build/file_size.json
 	$(BIN)/python bench/stored_statistics.py > build/stored_statistics.json

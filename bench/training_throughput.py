@@ -21,6 +21,7 @@ import pof
 from pof.data import DATASETS
 from pof.data.protocol import Dataset
 from pof.train.build import build_method, build_model, build_optimizer
+from pof.train.heap import keep_freed_memory
 from pof.train.loop import Trainer, span_of
 from pof.train.recipe import Recipe, recipe_from
 from pof.winograd import winograd_convolutions
@@ -39,6 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as `pof train` does: all loops have it here, so that only what they do differs
     data = DATASETS["cifar10"]()
     seconds: dict[str, list[float]] = {}
     # Two loops of the same code differ by several per cent for as long as they live, by where their memory happens to
