@@ -84,7 +84,7 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], path: str | Path, low
 
 
 def plot_histograms(grid: Sequence[Sequence[Histogram]], path: str | Path) -> str | Path:
-    """Draw histograms in rows and columns: red is pruned, purple kept."""
+    """Draw histograms in rows and columns: red is pruned, purple kept; green if it was fine-tuned, with zeros held."""
     target = check_target(path, SUFFIXES)
     if not can_plot():
         raise PofError("plots need matplotlib: pip install matplotlib")
@@ -98,11 +98,13 @@ def plot_histograms(grid: Sequence[Sequence[Histogram]], path: str | Path) -> st
         width = 2 * histogram.widest / bins
         middles = [-histogram.widest + width * (number + 0.5) for number in range(bins)]
         axes.bar(middles, histogram.pruned, width, color="tab:red")
-        axes.bar(middles, histogram.kept, width, bottom=histogram.pruned, color="tab:purple")
+        color = "tab:green" if histogram.zeros else "tab:purple"
+        axes.bar(middles, histogram.kept, width, bottom=histogram.pruned, color=color)
         axes.set_title(histogram.title, fontsize=10)
         axes.set_yticks([])
         axes.spines[["top", "right", "left"]].set_visible(False)
         if histogram.zeros:
+            axes.margins(y=0.25)
             axes.text(0.5, 0.9, f"{histogram.zeros:,} are 0", ha="center", fontsize=8, transform=axes.transAxes)
     with replacing(target) as temporary:
         figure.savefig(temporary, dpi=110, format=suffix_of(target)[1:])
