@@ -124,9 +124,9 @@ def _page(name: str, model: nn.Module, file: PofFile, rows: list[DemoRow], image
     """The facts of one of the two networks; its accuracies are with the statistics of its file."""
     _loaded(model, file, 0.0)
     states = [(row.sparsity, row.sparsity, row.pruned if name == "nested" else row.plain) for row in rows]
-    states += [
-        (r.sparsity, r.recover_from, r.recovered) for r in rows if name == "nested" and r.recover_from is not None
-    ]
+    if name == "nested":
+        bands = ((row.sparsity, row.recover_from, row.recovered) for row in rows)
+        states += [(high, low, found) for high, low, found in bands if low is not None and found is not None]
     return {
         "name": "plain" if name == "dense" else name,
         "rows": [
