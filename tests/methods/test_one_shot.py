@@ -62,30 +62,8 @@ def test_ranked_as_an_elastic_ranks(scope: Scope, magnitudes: Magnitudes) -> Non
         assert torch.equal(mine == 0, theirs == 0)
 
 
-def test_it_learns_from_what_it_was(tiny: MakeTiny) -> None:
-    weights = [1.0, -2.0, 3.0, -4.0]
-    run = tiny(weights, lambda w: w)
-    method = run.method("one_shot", 2, sparsity=0.5, distill=0.25)
-    run.train(method, 0, 1)
-    assert run.distilled == [0.25, 0.25]
-    (teacher, again), state = run.teachers, method.state_dict()
-    assert teacher is again
-    assert isinstance(teacher, nn.Linear)
-    assert teacher.weight.tolist() == [weights], "dense, whatever was trained"
-    assert not teacher.training
-    assert not teacher.weight.requires_grad
-    other = tiny([9.0, 8.0, 7.0, 6.0])
-    resumed = other.method("one_shot", 2, sparsity=0.5, distill=0.25)
-    resumed.load_state_dict(state)
-    other.train(resumed, 1)
-    assert other.teachers[0].weight.tolist() == [weights], "also where the start is gone"
-    assert tiny(weights).method("one_shot", 1).state_dict().keys() == {"masks"}
-
-
 def test_settings_are_checked() -> None:
     with pytest.raises(PofError, match="scope='row'"):
         OneShot.Settings(scope="row")
     with pytest.raises(PofError, match=r"sparsity=80 must be in \[0, 1\): pass 0\.8"):
         OneShot.Settings(sparsity=80)
-    with pytest.raises(PofError, match="distill=2 must be 0 to 1"):
-        OneShot.Settings(distill=2)

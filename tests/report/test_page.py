@@ -32,9 +32,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["report", str(tmp_path / "m.pof"), "-o", str(tmp_path / "p.html"), "--no-speed"]) == 0
     assert capsys.readouterr().out.startswith(str(tmp_path / "p.html"))
     assert main(["report", str(tmp_path / "m.pof"), "--json", "--no-speed"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["name"] == "m"
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert (shown["name"], shown["rows"], shown["training"], shown["statistics"]) == ("m", [], [], "file")
     assert main(["report", str(tmp_path / "none"), "-o", str(tmp_path / "p.html")]) == 2
     assert main(["report", str(tmp_path / "m.pof"), "-o", "p.txt"]) == 2
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_file_is_tested_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: bool) -> None:
+    path, facts_ = tmp_path / "m.pof", {"model": "digits_convnet", "data": "digits"}
+    images = [pof.data.digits("train")[0][:64]] if kept else None
+    pof.save(pof.models.digits_convnet(), path, metadata=facts_, calibrate=images)
+    assert main(["report", str(path), "--test", "--json", "--no-speed"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert main(["sweep", str(path), "--json"]) == 0
+    swept = json.loads(capsys.readouterr().out)
+    assert shown["rows"] == swept["rows"] != []
+    assert shown["statistics"] == swept["statistics"] == ("file" if kept else "estimated")
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +93,25 @@ def test_tables_and_curves(page: Page) -> None:
     page.move("run", 1, "change")
     assert page.text("layer") == before
     assert page.text("zeros").startswith("70.0 %")
+
+
+def test_losses_over_epochs(browser: Any, tmp_path: Path) -> None:
+    epochs = [{"epoch": e, "loss": 3.0 / e, "accuracy": 0.5 + e / 100 if e % 5 == 0 else None} for e in range(1, 11)]
+    run = facts("ten", speed=False)
+    runs = [{**run, "training": epochs}, {**run, "name": "one", "training": epochs[4:5]}, {**run, "name": "none"}]
+    page = Page(browser, tmp_path / "p.html", runs)
+    assert page.cells("#epochs tr") == [
+        ["after epoch", "ten", "one"],
+        ["5", "55.00 %", "55.00 %"],
+        ["10", "60.00 %", "-"],
+    ]
+    assert page.text("losses-legend") == "tenone"
+    dots = page.run("return [...document.querySelectorAll('#losses circle')].map((dot) => +dot.getAttribute('cy'))")
+    assert len(dots) == 11
+    assert dots[:10] == sorted(dots[:10]), "the loss falls"
+    assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
+    page = Page(browser, tmp_path / "p.html", [run])
+    assert page.run("return document.getElementById('training').hidden"), "a file was not trained here"
 
 
 @pytest.mark.skipif(core() is None, reason="needs the compiled core")

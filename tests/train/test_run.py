@@ -19,8 +19,9 @@ from pof.cli.main import main
 from pof.errors import PofError
 from pof.train.checkpoint import read_tree, write_tree
 from pof.train.loop import _outputs
-from pof.train.portraits import portrait_of
+from pof.train.portraits import portrait_of, training_of
 from pof.train.recipe import Recipe, recipe_from
+from pof.train.records import Records
 from pof.train.run import run_recipe
 
 RECIPE = """
@@ -65,12 +66,25 @@ def test_a_run_writes_records_and_weights_and_then_does_nothing(tmp_path: Path) 
     assert len(written[-1]["table"]) == len(recipe.table.states())
     assert written[0]["recipe_hash"] == recipe.hash
     assert written[-1]["test_images"] == 500
+    shown = [(line["loss"], line["accuracy"]) for line in portrait_of(tmp_path, speed=False)["training"]]
+    assert shown == [(written[1]["loss"], written[2]["accuracy"]), (written[3]["loss"], outcome.accuracy)]
     weights = (tmp_path / "model.safetensors").read_bytes()
     again = run_recipe(recipe, tmp_path)
     assert again.already
     assert again.accuracy == outcome.accuracy
     assert (tmp_path / "model.safetensors").read_bytes() == weights
     assert records(tmp_path) == written
+
+
+def test_an_epoch_that_was_resumed_is_shown_as_it_ended(tmp_path: Path) -> None:
+    lines = [("epoch", 1, 2.0), ("evaluation", 1, 0.3), ("epoch", 2, 1.5), ("epoch", 2, 1.0)]
+    kept = Records(tmp_path / "records.jsonl")
+    for kind, epoch, found in lines:
+        kept.append(kind, epoch=epoch, **{"loss" if kind == "epoch" else "accuracy": found})
+    first, second = {"epoch": 1, "loss": 2.0, "accuracy": 0.3}, {"epoch": 2, "loss": 1.0, "accuracy": None}
+    assert training_of(kept) == [first, second]
+    kept.append("final", accuracy=0.5)
+    assert training_of(kept) == [first, {**second, "accuracy": 0.5}]
 
 
 def test_the_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:

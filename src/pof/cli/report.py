@@ -1,8 +1,8 @@
 """Write one page that shows trained networks: curves, weights, file, speed.
 
-RUN is a run's folder or a file of weights, which has no accuracies to show.
-The page needs nothing but itself: open it in any browser. Its sliders show
-what is zero, filled and kept.
+RUN is a run's folder or a file of weights. A run was tested when it ended; a
+file has accuracies to show only with --test. The page needs nothing but itself:
+open it in any browser. Its sliders show what is zero, filled and kept.
 
 example: pof report runs/digits-pof-0 runs/digits-dense-0 -o report.html
 """
@@ -21,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", metavar="RUN", nargs="+", help="a run's folder, or a file of weights")
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="the page (report.html)")
     parser.add_argument("--model", metavar="NAME", help="for files that do not say: a model, or MODULE:FUNCTION")
+    parser.add_argument("--data", metavar="NAME", help="for files that do not say, with --test: the dataset")
+    parser.add_argument("--test", action="store_true", help="test what has not been tested, on all test images")
     parser.add_argument("--no-speed", action="store_true", help="do not time the layers")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON, and write no page")
 
@@ -37,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
 
     out = check_target(options.out, ENDINGS)
     speed = not options.no_speed and core() is not None
-    runs = [portrait_of(source, model=options.model, speed=speed) for source in options.sources]
+    how = {"model": options.model, "data": options.data, "speed": speed, "test": options.test}
+    runs = [portrait_of(source, **how) for source in options.sources]
     if options.json:
         print(json.dumps(runs))
         return 0

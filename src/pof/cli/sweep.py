@@ -32,24 +32,19 @@ def run(options: argparse.Namespace) -> int:
     found = trained.load(options)
     from pof.cli.progress import Bars
     from pof.report.accuracies import ESTIMATED, OF_THE_FILE, accuracy_table
-    from pof.train.evaluate import sweep, sweep_file
+    from pof.train.trained import sweep_stored
 
     states, rows = _states(options, found.recipe.table), list[dict[str, Any]]()
-    file = trained.file_as_stored(options)
-    kept = file is not None and bool(file.kept_statistics())
-    if file is not None:
-        results = sweep_file(found.model, file, found.data, states, statistics="kept" if kept else "estimated")
-    else:
-        results = sweep(found.model, found.elastic, found.data, states)
+    statistics, results = sweep_stored(found, trained.file_as_stored(options), states)
     with Bars() as bars:
         for result in results:
             rows.append(result.as_record())
             bars.update("sweep", len(rows), len(states), str(result.state))
     if options.json:
-        figures = {"test_images": found.data.test_images, "statistics": "file" if kept else "estimated"}
+        figures = {"test_images": found.data.test_images, "statistics": "file" if statistics == "kept" else statistics}
         print(json.dumps({**figures, "rows": rows}, indent=2))
         return 0
-    print(accuracy_table(rows, found.data.test_images, OF_THE_FILE if kept else ESTIMATED))
+    print(accuracy_table(rows, found.data.test_images, OF_THE_FILE if statistics == "kept" else ESTIMATED))
     return 0
 
 

@@ -4,7 +4,8 @@
     at each of them:  m = the largest (1 - s_t) * n magnitudes of each layer, or of all;  w <- w * m
     after any step:   w and its momentum are put back to zero where m is zero
 
-s_i, s_f: the sparsity at first and at last. A weight that is zero ranks lowest, so what is pruned stays pruned.
+s_i, s_f: the sparsity at first and at last. A weight that is zero ranks lowest, so what is pruned stays pruned. With
+`distill` a share of the loss is the divergence of the outputs from those of the network as it was before step 0.
 
 Reference: M. Zhu and S. Gupta, To Prune, or Not to Prune: Exploring the Efficacy of Pruning for Model Compression,
 2017.
@@ -20,6 +21,7 @@ from pof.checks import check_choice, check_whole
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_at
+from pof.methods.teacher import DenseTeacher, check_distill
 
 
 class Gradual:
@@ -27,7 +29,7 @@ class Gradual:
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity at last and at first, when it rises (shares of the run), and what is ranked together."""
+        """The sparsity at last and at first, when it rises (shares of the run), and how weights are ranked."""
 
         sparsity: float = 0.8
         initial: float = 0.0
@@ -35,28 +37,31 @@ class Gradual:
         end: float = 0.75
         every: int = 16
         scope: str = "layer"
+        distill: float = 0.0
 
         def __post_init__(self) -> None:
             check_rise(self.initial, self.sparsity)
             check_shares(begin=self.begin, end=self.end)
             check_whole(self.every, "every", "the steps between two prunings")
             check_choice(self.scope, "scope", ("layer", "global"))
+            check_distill(self.distill)
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Dense at first."""
+        self._teacher = DenseTeacher(model, settings.distill)
         self._masks = Masks(model, optimizer)
         self._masks.check_reach(settings.sparsity, settings.scope)
         self._settings = settings
         self._first, self._last = step_at(settings.begin, span.steps), step_at(settings.end, span.steps)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """Prune if it is time, then one pass."""
+        """Prune if it is time, then one pass, and the teacher's forward one."""
         settings = self._settings
         if is_due(step, self._first, self._last, settings.every):
             sparsity = cubic(step, self._first, self._last, settings.initial, settings.sparsity)
             self._masks.choose(sparsity, settings.scope)
             self._masks.apply()
-        return run_pass()
+        return self._teacher.taught(run_pass)
 
     def after_step(self, step: int) -> None:
         """Hold the zeros."""
@@ -70,9 +75,10 @@ class Gradual:
         return {"sparsity": self._masks.sparsity}
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks."""
-        return {"masks": self._masks.state_dict()}
+        """The masks and the teacher."""
+        return {"masks": self._masks.state_dict(), **self._teacher.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self._masks.load_state_dict(state["masks"])
+        self._teacher.load_state_dict(state)

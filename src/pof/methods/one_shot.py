@@ -15,11 +15,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pof.checks import check_choice, check_share
+from pof.checks import check_choice
 from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
-from pof.methods.teacher import frozen_copy
+from pof.methods.teacher import DenseTeacher, check_distill
 
 
 class OneShot:
@@ -38,21 +38,18 @@ class OneShot:
             check_sparsity(self.sparsity)
             check_choice(self.scope, "scope", ("layer", "global"))
             check_choice(self.magnitudes, "magnitudes", ("raw", "unit"))
-            check_share(self.distill, "distill", "the share of the loss that is learnt from the dense network")
+            check_distill(self.distill)
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Prune; what there was before is the teacher, if one is asked for."""
-        self._distill = settings.distill
-        self._teacher: nn.Module | None = None
-        if settings.distill:
-            self._teacher = frozen_copy(model)
+        self._teacher = DenseTeacher(model, settings.distill)
         self._masks = Masks(model, optimizer)
         self._masks.choose(settings.sparsity, settings.scope, settings.magnitudes)
         self._masks.apply()
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """One pass, and the teacher's forward one."""
-        return run_pass(self._distill, self._teacher)
+        return self._teacher.taught(run_pass)
 
     def after_step(self, step: int) -> None:
         """Hold the zeros."""
@@ -66,12 +63,10 @@ class OneShot:
         return {"sparsity": self._masks.sparsity}
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks, and the teacher: the network that the run began with may be gone."""
-        teacher = {} if self._teacher is None else {"teacher": self._teacher.state_dict()}
-        return {"masks": self._masks.state_dict(), **teacher}
+        """The masks and the teacher."""
+        return {"masks": self._masks.state_dict(), **self._teacher.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self._masks.load_state_dict(state["masks"])
-        if self._teacher is not None:
-            self._teacher.load_state_dict(state["teacher"])
+        self._teacher.load_state_dict(state)

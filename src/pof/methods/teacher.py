@@ -1,12 +1,44 @@
 """A network that others learn from: a copy that is not trained."""
 
 from copy import deepcopy
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from pof.checks import check_share
+from pof.methods.protocol import RunPass
 from pof.planning import unwrap
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
     """`model` as it is now, in evaluation mode and without gradients."""
     return deepcopy(unwrap(model)).eval().requires_grad_(False)
+
+
+def check_distill(distill: float) -> None:
+    """Refuse what is not a share."""
+    check_share(distill, "distill", "the share of the loss that is learnt from the dense network")
+
+
+class DenseTeacher:
+    """The network as it was before it was pruned, for methods that learn a share `distill` of their loss from it.
+
+    With a share of 0 there is none, and nothing is copied.
+    """
+
+    def __init__(self, model: nn.Module, distill: float) -> None:
+        self._distill = distill
+        self._network = frozen_copy(model) if distill else None
+
+    def taught(self, run_pass: RunPass) -> Tensor:
+        """One pass, and the teacher's forward one."""
+        return run_pass(self._distill, self._network)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The teacher, if there is one: the network that the run began with may be gone."""
+        return {} if self._network is None else {"teacher": self._network.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave, among other things."""
+        if self._network is not None:
+            self._network.load_state_dict(state["teacher"])

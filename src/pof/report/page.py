@@ -8,7 +8,10 @@ from typing import Any
 from pof.replacing import check_target, replacing
 
 FOLDER = Path(__file__).parent
-PARTS = ("page_style.html", "page_tools.html", "page_accuracy.html", "page_weights.html", "page_start.html")
+PARTS = (
+    "page_style.html", "page_tools.html", "page_accuracy.html", "page_weights.html", "page_training.html",
+    "page_start.html",
+)  # fmt: skip
 """Put into `page.html` where it has their names in a comment."""
 PLACE = "__DATA__"
 ENDINGS = (".html", ".htm")

@@ -5,18 +5,25 @@ from typing import cast
 
 import torch
 
+from pof.file import PofFile
 from pof.portrait import Facts, described, times_of
 from pof.states import Magnitudes, Scope
 from pof.train.build import weights_facts
+from pof.train.evaluate import Statistics
 from pof.train.origin import RECORDS
 from pof.train.records import Records
-from pof.train.trained import load_at, recipe_of
+from pof.train.trained import load_at, load_trained, recipe_of, sweep_stored
 from pof.train.weights import facts_of
-from pof.urls import is_remote, local
+from pof.urls import is_remote, local, suffix_of
 
 
-def portrait_of(source: str | Path, *, model: str | None = None, speed: bool = True) -> Facts:
-    """The facts of a run's folder or a file of weights, for `pof.report.page`."""
+def portrait_of(
+    source: str | Path, *, model: str | None = None, data: str | None = None, speed: bool = True, test: bool = False
+) -> Facts:
+    """The facts of a run's folder or a file of weights, for `pof.report.page`.
+
+    Accuracies are those of a run's own table; `test` makes those of what has none, on the file's dataset or `data`.
+    """
     found = load_at(source, model)
     path = Path(str(local(source)).partition("?")[0])
     is_run = not is_remote(source) and path.is_dir()
@@ -27,9 +34,37 @@ def portrait_of(source: str | Path, *, model: str | None = None, speed: bool = T
     magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
     scope = cast(Scope, facts.get("scope", "layer"))
     example = torch.randn(1, found.channels, found.size, found.size)
+    about = described(found.model, magnitudes, source if path.suffix == ".pof" else None, scope)
+    rows = [] if final is None else final["table"]
+    if test and not rows:
+        statistics, rows = _tested(source, model, data)
+        if about["statistics"]:
+            about["statistics"] = "file" if statistics == "kept" else statistics
     return {
         "name": path.stem if recipe is None else f"{path.name}{' (held-out images)' if recipe.data.hold_out else ''}",
-        "rows": [] if final is None else final["table"],
-        **described(found.model, magnitudes, source if path.suffix == ".pof" else None, scope),
+        "rows": rows,
+        **about,
+        "training": [] if records is None else training_of(records),
         "times": times_of(found.model, example, magnitudes, scope=scope) if speed else None,
     }
+
+
+def _tested(source: str | Path, model: str | None, data: str | None) -> tuple[Statistics, list[Facts]]:
+    """The accuracies of a network in the states of its recipe, or of the default one, as `pof sweep` tests them."""
+    found = load_trained(source, model=model, data=data)
+    file = PofFile(source) if suffix_of(source) == ".pof" else None
+    statistics, results = sweep_stored(found, file, found.recipe.table.states())
+    return statistics, [result.as_record() for result in results]
+
+
+def training_of(records: Records) -> list[Facts]:
+    """Loss and, where it was tested, accuracy after each epoch; of an epoch that was resumed, what it ended with."""
+    found: dict[int, Facts] = {}
+    for line in records.read():
+        if line["kind"] == "epoch":
+            found[line["epoch"]] = {"epoch": line["epoch"], "loss": line["loss"], "accuracy": None}
+        elif line["kind"] == "evaluation":
+            found[line["epoch"]]["accuracy"] = line["accuracy"]
+        elif line["kind"] == "final" and found:
+            found[max(found)]["accuracy"] = line["accuracy"]
+    return [found[epoch] for epoch in sorted(found)]

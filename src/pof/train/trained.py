@@ -1,6 +1,6 @@
 """A network that was trained, with the images that it is tested on and its Elastic."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,9 +12,9 @@ from pof.data.protocol import Dataset
 from pof.elastic import Elastic
 from pof.errors import PofError
 from pof.file import PofFile
-from pof.states import DENSE, Magnitudes, Scope, asked_state
+from pof.states import DENSE, Magnitudes, Scope, State, asked_state
 from pof.train.build import build_data, build_model, magnitudes_of, weights_facts
-from pof.train.evaluate import calibration_batches
+from pof.train.evaluate import Accuracy, Statistics, calibration_batches, sweep, sweep_file
 from pof.train.origin import RECORDS
 from pof.train.recipe import DataRecipe, ModelRecipe, Recipe, recorded_recipe
 from pof.train.records import Records
@@ -62,6 +62,19 @@ def load_trained(
     known_scope = cast(Scope, facts.get("scope", "layer"))
     elastic = Elastic(network, scope=scope or known_scope, magnitudes=magnitudes or known)
     return Trained(network, images, elastic, recipe)
+
+
+def sweep_stored(
+    found: Trained, file: PofFile | None, states: Iterable[State]
+) -> tuple[Statistics, Iterator[Accuracy]]:
+    """The accuracy in each of `states` as `file` gives them, or else `found.elastic`; and with which statistics.
+
+    These are the ones that a file keeps for its states, if it does, or else estimated ones.
+    """
+    if file is None:
+        return "estimated", sweep(found.model, found.elastic, found.data, states)
+    which: Statistics = "kept" if file.kept_statistics() else "estimated"
+    return which, sweep_file(found.model, file, found.data, states, statistics=which)
 
 
 @dataclass(frozen=True)
