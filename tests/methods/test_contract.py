@@ -45,12 +45,13 @@ class OnePass:
 STEPS = 25
 BATCH = 16
 SETTINGS: dict[str, dict[str, Any]] = {
-    "gradual": {"every": 4},
+    "one_shot": {"distill": 0.1},
+    "gradual": {"every": 4, "distill": 0.1},
     "cyclical": {"every": 3, "cycles": 2},
     "dpf": {"every": 4},
     "dsr": {"period": 3},
 }
-"""Periods that suit a run of a few steps; all else is left as it is."""
+"""Periods that suit a run of a few steps, and a teacher, whom resumed runs must have too; all else is left as it is."""
 
 HAVE_TARGET = [name for name, kind in METHODS.items() if "sparsity" in {item.name for item in fields(kind.Settings)}]
 HAVE_SCOPE = [name for name in HAVE_TARGET if "scope" in {item.name for item in fields(METHODS[name].Settings)}]

@@ -36,6 +36,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (shown["name"], shown["rows"], shown["training"], shown["statistics"]) == ("m", [], [], "file")
     assert main(["report", str(tmp_path / "none"), "-o", str(tmp_path / "p.html")]) == 2
     assert main(["report", str(tmp_path / "m.pof"), "-o", "p.txt"]) == 2
+    assert main(["report", str(tmp_path / "m.pof"), "--data", "digits"]) == 2
+    assert "give --test too" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "m.pof"), "--no-speed", "--test", "--data", "cifar10"]) == 2
+    assert "does not take" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -48,12 +52,14 @@ def test_a_file_is_tested_when_asked(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["sweep", str(path), "--json"]) == 0
     swept = json.loads(capsys.readouterr().out)
     assert shown["rows"] == swept["rows"] != []
+    assert shown["test_images"] == 500
     assert shown["statistics"] == swept["statistics"] == ("file" if kept else "estimated")
 
 
 @pytest.fixture(scope="module")
 def runs() -> list[dict[str, Any]]:
-    return [facts("one"), facts("other", "unit")]
+    epochs = [{"epoch": epoch, "loss": 1.0 / epoch, "accuracy": 0.9} for epoch in range(1, 61)]
+    return [{**facts("one"), "training": epochs, "test_images": 2000}, facts("other", "unit")]
 
 
 @pytest.fixture
@@ -85,6 +91,7 @@ def test_tables_and_curves(page: Page) -> None:
     assert "recovered 50 % to 90 %" in page.text("states")
     assert "67.50 %" in page.text("states")
     assert page.header("states")[1] == ["state", *["as trained", "re-estimated"] * 2]
+    assert page.text("accuracy-note").endswith("Tested on 2,000 images.")
     assert "dense" in page.text("stages")
     assert page.run("return document.querySelectorAll('#curves path').length") == 4
     assert page.run("return performance.getEntriesByType('resource').length") == 0
@@ -98,8 +105,11 @@ def test_tables_and_curves(page: Page) -> None:
 def test_losses_over_epochs(browser: Any, tmp_path: Path) -> None:
     epochs = [{"epoch": e, "loss": 3.0 / e, "accuracy": 0.5 + e / 100 if e % 5 == 0 else None} for e in range(1, 11)]
     run = facts("ten", speed=False)
-    runs = [{**run, "training": epochs}, {**run, "name": "one", "training": epochs[4:5]}, {**run, "name": "none"}]
+    runs = [{**run, "name": "none"}, {**run, "training": epochs}, {**run, "name": "one", "training": epochs[4:5]}]
     page = Page(browser, tmp_path / "p.html", runs)
+    color = "(id) => [...document.querySelectorAll(`#${id} .dot`)].map((dot) => dot.style.background)"
+    above, below = page.run(f"return ['legend', 'losses-legend'].map({color})")
+    assert above[1:] == below, "a network has one colour"
     assert page.cells("#epochs tr") == [
         ["after epoch", "ten", "one"],
         ["5", "55.00 %", "55.00 %"],
@@ -112,6 +122,18 @@ def test_losses_over_epochs(browser: Any, tmp_path: Path) -> None:
     assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
     page = Page(browser, tmp_path / "p.html", [run])
     assert page.run("return document.getElementById('training').hidden"), "a file was not trained here"
+
+
+@pytest.mark.parametrize(("loss", "ticks"), [(0.0, "0 0.2"), (2e6, "0 5e5"), (3e-5, "0 1e-5"), (0.9, "0 0.2")])
+def test_any_loss_has_an_axis(browser: Any, tmp_path: Path, loss: float, ticks: str) -> None:
+    run = {**facts(speed=False), "rows": [], "training": [{"epoch": 1, "loss": loss, "accuracy": None}]}
+    page = Page(browser, tmp_path / "p.html", [run])
+    texts = page.run("return [...document.querySelectorAll('#losses text')].map((text) => text.textContent)")
+    assert " ".join(texts[:2]) == ticks
+    left = "return Math.min(...[...document.querySelectorAll('#losses text')].map((text) => text.getBBox().x))"
+    assert page.run(left) >= 0, "nothing is cut off"
+    assert page.run("return document.getElementById('epochs').parentElement.hidden"), "no epoch was tested"
+    assert page.text("accuracy-note") == "Not tested: pof report --test does so."
 
 
 @pytest.mark.skipif(core() is None, reason="needs the compiled core")
@@ -141,7 +163,7 @@ def test_a_phone_and_the_dark(page: Page) -> None:
             "return [...document.querySelectorAll('svg')].map((svg) => "
             "12 * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width)"
         )
-        assert len(letters) == 2
+        assert len(letters) == 3
         assert min(letters) >= 12, "text in drawings keeps its size"
         first = "document.querySelector('#states tbody td')"
         wide = "document.getElementById('states').parentElement"

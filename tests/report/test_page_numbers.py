@@ -126,7 +126,7 @@ def test_statistics_of_a_file(browser: Any, tmp_path: Path) -> None:
         {"name": name, "rows": rows, **described(network(), "raw", tmp_path / "m.pof"), "times": None} for name in "ab"
     ]
     page = Page(browser, tmp_path / "p.html", runs)
-    assert page.header("states") == [["", "a", "b"], ["state", "of the file", "of the file"]]
+    assert page.header("states") == [["", "a", "b"], ["state", "the file's", "the file's"]]
     assert "those that the file keeps" in page.text("accuracy-note")
     assert not any(word in page.text("accuracy-note") for word in ("estimated", "trained.", "Dashed"))
     assert "as it is90.00 %90.00 %" in page.text("states")

@@ -212,6 +212,17 @@ def test_a_broken_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert is_done(whole, places)
 
 
+def test_a_folder_of_another_recipe_does_not_stop_the_others(tmp_path: Path) -> None:
+    places, first, second = Places(tmp_path / "runs", tmp_path / "results"), small("first"), small("second")
+    run_recipe(small("", method={"name": "one_shot", "sparsity": 0.5}).recipe, places.folder(first))
+    assert seconds_left([first], places)["first"] > 0, "what is there is not a part of it"
+    why: list[str] = []
+    assert not reproduce([first, second], places, lambda _: lambda _: None, lambda _, told: why.append(told))
+    assert len(why) == 1
+    assert "first' holds a run of another recipe: delete it, or name other --runs" in why[0]
+    assert is_done(second, places)
+
+
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_a_record_that_cannot_be_read_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_folder: bool
@@ -285,6 +296,9 @@ def test_tables_are_made_of_records() -> None:
             record("mobilenet", "", name="mobilenet-dense-quick-0", accuracy=0.85),
             record("mobilenet", "tr=0", after="mobilenet-dense-quick-0"),
             record("mobilenet", "one-shot", sparsity=0.7, accuracy=0.8, passes=2, after="mobilenet-dense-quick-0"),
+            record("mobilenet", "", name="mobilenet-dense-full-1", accuracy=0.9),
+            record("mobilenet", "tr=0.9", name="tr-full-1", after="mobilenet-dense-full-1"),
+            record("mobilenet", "POF", sparsity=0.7, accuracy=0.87, passes=3, after="tr-full-1"),
         ],
         read_paper(RESULTS / "paper.json"),
         0.9,
@@ -303,6 +317,8 @@ def test_tables_are_made_of_records() -> None:
     assert "| nested | 0 | 2 | layer | 90.00 | 90.00 | " in found
     assert "### MobileNetV2, fine-tuned at a sparsity, 4 passes" in found
     assert "| one-shot | 80.00 (-5.00) |" in found, "the difference to the network that it began with"
+    longer = found[found.index("### MobileNetV2, fine-tuned at a sparsity, 8 passes") :]
+    assert "| POF | 87.00 (-3.00) |" in longer, "those of another budget began with another one"
     assert "| 70 % | 40.03 | 53.44 |" in found
     assert "63.50 (-6.20)" in found
     page = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"), 0.9)

@@ -42,7 +42,11 @@ def run(options: argparse.Namespace) -> int:
         raise PofError("nothing to choose by: give --at-least, --max-bytes or --max-ms")
     least = options.at_least
     if least is not None and not 0 <= least <= 1:
-        raise PofError(f"--at-least {least:g} must be in [0, 1]: write {least / 100:g} for {least:g} %")
+        remedy = f"write {least / 100:g} for {least:g} %" if 1 < least <= 100 else "it is an accuracy, such as 0.9"
+        raise PofError(f"--at-least {least:g} must be in [0, 1]: {remedy}")
+    for option, most in {"--max-bytes": options.max_bytes, "--max-ms": options.max_ms}.items():
+        if most is not None and not most > 0:
+            raise PofError(f"{option} {most:g} must be above 0")
     limits = Limits(options.at_least, options.max_bytes, options.max_ms)
     found = trained.load(options)
     from pof.train.fitting import choose_for
@@ -58,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     print(choice)
     band = "" if choice.state.band_start is None else f" --recover-from {choice.state.band_start:g}"
     print(f"chosen: {choice.state}")
-    print(f"go on with: pof export {options.source} small.onnx --sparsity {choice.state.sparsity:g}{band}")
+    print(f"go on with: pof export {options.source} small.pt2 --sparsity {choice.state.sparsity:g}{band}")
     if calibrate and not (as_stored and suffix_of(options.source) == ".pof"):
         print("BatchNorm statistics were re-estimated for each state; pof export does the same")
     return 0

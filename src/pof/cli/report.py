@@ -22,25 +22,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="the page (report.html)")
     parser.add_argument("--model", metavar="NAME", help="for files that do not say: a model, or MODULE:FUNCTION")
     parser.add_argument("--data", metavar="NAME", help="for files that do not say, with --test: the dataset")
-    parser.add_argument("--test", action="store_true", help="test what has not been tested, on all test images")
+    parser.add_argument(
+        "--test", action="store_true", help="test what was not tested yet, on all test images: it takes minutes"
+    )
     parser.add_argument("--no-speed", action="store_true", help="do not time the layers")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON, and write no page")
 
 
 def run(options: argparse.Namespace) -> int:
     """Gather the facts and write the page."""
+    if options.data and not options.test:
+        raise PofError(f"--data {options.data} is what to test on: give --test too")
     try:
+        from pof.train.heap import keep_freed_memory
         from pof.train.portraits import portrait_of
     except ModuleNotFoundError as error:
         raise PofError(f"this needs {error.name}: pip install {error.name}") from None
+    from pof.cli.progress import Bars
     from pof.native import core
     from pof.replacing import check_target
     from pof.report.page import ENDINGS, write_page
 
     out = check_target(options.out, ENDINGS)
     speed = not options.no_speed and core() is not None
-    how = {"model": options.model, "data": options.data, "speed": speed, "test": options.test}
-    runs = [portrait_of(source, **how) for source in options.sources]
+    how = {"model": options.model, "data": options.data, "speed": speed}
+    if options.test:
+        keep_freed_memory()
+    with Bars() as bars:
+        test = bars.update if options.test else None
+        runs = [portrait_of(source, **how, test=test) for source in options.sources]
     if options.json:
         print(json.dumps(runs))
         return 0

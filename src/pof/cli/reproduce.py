@@ -120,7 +120,13 @@ def _plan(chosen: "list[Experiment]", left: dict[str, float]) -> str:
     from pof.table import text_table
 
     rows = [
-        (e.name, e.table, e.recipe.run.epochs, round(e.passes, 2), _time(left[e.name]) if e.name in left else "done")
+        (
+            e.name,
+            e.table,
+            e.recipe.run.epochs,
+            round(e.passes * e.recipe.run.epochs),
+            _time(left[e.name]) if e.name in left else "done",
+        )
         for e in chosen
     ]
     total = f"{len(chosen) - len(left)} of {len(chosen)} done; about {_time(sum(left.values()))} left"

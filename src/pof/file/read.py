@@ -220,7 +220,8 @@ class PofFile:
             raise PofFileError(f"{self.name!r} has {there - self.size} bytes too many at its end")
         if there < self.size and not partial:
             raise PofFileError(
-                f"{self.name!r} is cut off: {there} of {self.size} bytes; partial=True (--partial) opens what is there"
+                f"{self.name!r} is cut off: {there} of {self.size} bytes; "
+                "partial=True (pof unpack --partial) opens what is there"
             )
         return there
 

@@ -29,7 +29,7 @@ class Gradual:
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity at last and at first, when it rises (shares of the run), and how weights are ranked."""
+        """The sparsity at last and at first, when it rises (shares of the run), what is ranked and learnt from."""
 
         sparsity: float = 0.8
         initial: float = 0.0

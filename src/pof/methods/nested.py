@@ -27,7 +27,7 @@ from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.second_pass import loss_scale, random_states, second_pass
-from pof.methods.teacher import frozen_copy
+from pof.methods.teacher import DenseTeacher
 from pof.on_the_fly import Attached, attach
 from pof.planning import unwrap
 from pof.pruned_pass import pruned
@@ -78,7 +78,7 @@ class Nested:
         self._scope: Scope = "global" if settings.scope == "global" else "layer"
         Masks(model, optimizer).check_reach(settings.high, settings.scope)
         self._pruned_loss: Tensor | None = None
-        self._teacher = frozen_copy(model) if settings.teacher else None
+        self._teacher = DenseTeacher(model, settings.distill if settings.teacher else 0.0)
         self._attached: Attached | None = None
         if settings.penalty:
             self._attached = attach(model, optimizer, tr=settings.high, weight=settings.penalty, sphere=False)
@@ -89,12 +89,12 @@ class Nested:
         random = random_states(self._model)
         loss = None
         if int((step + 1) * settings.clean) > int(step * settings.clean):
-            loss = run_pass() if self._teacher is None else run_pass(settings.distill, self._teacher)
+            loss = self._teacher.taught(run_pass)
         with (
             second_pass(self._model, random, settings.rho / loss_scale(self._optimizer), settings.weight),
             pruned(self._model, sparsity, recover_from=recover_from, scope=self._scope, masked=True),
         ):
-            self._pruned_loss = run_pass(settings.distill, self._teacher)
+            self._pruned_loss = run_pass(settings.distill, self._teacher.network)
         return self._pruned_loss if loss is None else loss
 
     def after_step(self, step: int) -> None:
@@ -110,14 +110,12 @@ class Nested:
         return {} if self._pruned_loss is None else {"pruned_loss": float(self._pruned_loss)}
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the penalty; otherwise a step depends on nothing but the weights and its number."""
-        teacher = {} if self._teacher is None else {"teacher": self._teacher.state_dict()}
-        return teacher if self._attached is None else {**self._attached.state_dict(), **teacher}
+        """Those of teacher and penalty; otherwise a step depends on nothing but the weights and its number."""
+        return {**({} if self._attached is None else self._attached.state_dict()), **self._teacher.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        if self._teacher is not None:
-            self._teacher.load_state_dict(state["teacher"])
+        self._teacher.load_state_dict(state)
         if self._attached is not None:
             self._attached.load_state_dict({name: value for name, value in state.items() if name != "teacher"})
 

@@ -1,4 +1,4 @@
-"""A network that others learn from: a copy that is not trained."""
+"""A network that methods learn from: a copy of what they began with, which is not trained."""
 
 from copy import deepcopy
 from typing import Any
@@ -8,11 +8,6 @@ from torch import Tensor, nn
 from pof.checks import check_share
 from pof.methods.protocol import RunPass
 from pof.planning import unwrap
-
-
-def frozen_copy(model: nn.Module) -> nn.Module:
-    """`model` as it is now, in evaluation mode and without gradients."""
-    return deepcopy(unwrap(model)).eval().requires_grad_(False)
 
 
 def check_distill(distill: float) -> None:
@@ -28,17 +23,22 @@ class DenseTeacher:
 
     def __init__(self, model: nn.Module, distill: float) -> None:
         self._distill = distill
-        self._network = frozen_copy(model) if distill else None
+        self.network = _frozen_copy(model) if distill else None
 
     def taught(self, run_pass: RunPass) -> Tensor:
         """One pass, and the teacher's forward one."""
-        return run_pass(self._distill, self._network)
+        return run_pass(self._distill, self.network)
 
     def state_dict(self) -> dict[str, Any]:
         """The teacher, if there is one: the network that the run began with may be gone."""
-        return {} if self._network is None else {"teacher": self._network.state_dict()}
+        return {} if self.network is None else {"teacher": self.network.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave, among other things."""
-        if self._network is not None:
-            self._network.load_state_dict(state["teacher"])
+        if self.network is not None:
+            self.network.load_state_dict(state["teacher"])
+
+
+def _frozen_copy(model: nn.Module) -> nn.Module:
+    """`model` as it is now, in evaluation mode and without gradients."""
+    return deepcopy(unwrap(model)).eval().requires_grad_(False)

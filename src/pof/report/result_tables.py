@@ -147,7 +147,8 @@ def _fine_tuned(records: Sequence[Record], passes: int, dense: float, title: str
     about = (
         f"All have {passes} forward-backward passes over the training images, a teacher's forward pass for a third of "
         f"one. {_tested(records)}; one figure a seed; "
-        f"in brackets the difference to the dense network that all began with, {100 * dense:.2f}."
+        f"in brackets the difference to the dense network that all began with, {100 * dense:.2f}. "
+        "BatchNorm statistics are those of the training; of networks for all sizes at once, re-estimated."
     )
     return titled(f"{title}, {passes} passes", about, ["method", *(f"{100 * s:g} %" for s in sparsities)], rows)
 
@@ -167,7 +168,6 @@ def _as_trained_for(record: Record, sparsity: float) -> float | None:
 def _mobilenet(records: Sequence[Record], paper: Paper) -> list[str]:
     instant = [r for r in records if r["sparsity"] is None and r["label"]]
     tuned = [r for r in records if r["sparsity"] is not None]
-    dense = next((r["accuracy"] for r in records if r["name"].startswith(MOBILENET)), None)
     parts = []
     for statistics in STATISTICS:
         parts.append(_instant(instant, (0.1, 0.2, 0.3, 0.4), statistics, "MobileNetV2, instant pruning"))
@@ -175,11 +175,20 @@ def _mobilenet(records: Sequence[Record], paper: Paper) -> list[str]:
     for statistics in STATISTICS:
         parts.append(_recovery(instant, BANDS, statistics, "MobileNetV2, instant recovery"))
     parts.append(paper_tables.instant_recovery(paper["instant_recovery"]["mobilenet_v2"], "MobileNetV2"))
-    if tuned and dense is not None:
-        passes = total_passes(tuned[0], records)
-        parts.append(_fine_tuned(tuned, passes, dense, "MobileNetV2, fine-tuned at a sparsity"))
+    for start in (r for r in records if r["name"].startswith(MOBILENET)):
+        own = [r for r in tuned if _dense_start(r, records) == start["name"]]
+        for passes in sorted({total_passes(r, records) for r in own}):
+            same = [r for r in own if total_passes(r, records) == passes]
+            parts.append(_fine_tuned(same, passes, start["accuracy"], "MobileNetV2, fine-tuned at a sparsity"))
     parts.append(paper_tables.fine_tuned(paper["fine_tuned"], ("mobilenet_v2",)))
     return parts
+
+
+def _dense_start(record: Record, records: Sequence[Record]) -> str:
+    """The name of the dense MobileNetV2 that a run began with, perhaps by way of another run."""
+    after: str = record["after"]
+    before = next((r for r in records if r["name"] == after), None)
+    return after if before is None or after.startswith(MOBILENET) else _dense_start(before, records)
 
 
 def _column(record: Record) -> str:

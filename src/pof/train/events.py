@@ -15,6 +15,8 @@ class Step:
     """The present one; 0 is the first."""
     loss: float
     """The mean over the last few steps."""
+    epoch_loss: float
+    """The mean over the steps of this epoch up to the last look at the loss, since this process began."""
     learning_rate: float
     images: int
     """Images seen since this process began."""

@@ -58,7 +58,10 @@ class Trainer:
         span, recipe = self._span, self._recipe
         images, total, unseen = 0, torch.zeros((), device=self._device), 0
         shown, figures = float("nan"), self._method.figures()
+        whole, steps = 0.0, 0
         for step, (inputs, labels) in self._batches(start):
+            if step % span.steps_per_epoch == 0:
+                whole, steps = 0.0, 0
             rate = learning_rate(recipe.optimizer, step, span.steps, span.steps_per_epoch)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
@@ -67,13 +70,15 @@ class Trainer:
             images += recipe.data.batch
             if (step + 1) % CHECK_EVERY == 0 or (step + 1) % span.steps_per_epoch == 0:
                 shown = float(self._accelerator.reduce(total, "mean")) / unseen
+                whole, steps = whole + shown * unseen, steps + unseen
                 total, unseen = torch.zeros((), device=self._device), 0
                 if not shown < float("inf"):
                     raise PofError(
                         f"the loss is {shown} at step {step}: lower optimizer.learning_rate or method settings"
                     )
                 figures = self._method.figures()
-            yield Step(step + 1, span.steps, step // span.steps_per_epoch, shown, rate, images, figures)
+            mean = whole / steps if steps else shown
+            yield Step(step + 1, span.steps, step // span.steps_per_epoch, shown, mean, rate, images, figures)
 
     def _batches(self, start: int) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
         span, engine = self._span, self._accelerator

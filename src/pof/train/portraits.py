@@ -1,5 +1,6 @@
 """The facts of a run or of a file of weights, for the report page."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -11,18 +12,28 @@ from pof.states import Magnitudes, Scope
 from pof.train.build import weights_facts
 from pof.train.evaluate import Statistics
 from pof.train.origin import RECORDS
+from pof.train.recipe import TableRecipe
 from pof.train.records import Records
 from pof.train.trained import load_at, load_trained, recipe_of, sweep_stored
 from pof.train.weights import facts_of
 from pof.urls import is_remote, local, suffix_of
 
+Progress = Callable[[str, int, int], None]
+"""Is told of which network how many states, of how many, were tested."""
+
 
 def portrait_of(
-    source: str | Path, *, model: str | None = None, data: str | None = None, speed: bool = True, test: bool = False
+    source: str | Path,
+    *,
+    model: str | None = None,
+    data: str | None = None,
+    speed: bool = True,
+    test: Progress | None = None,
 ) -> Facts:
     """The facts of a run's folder or a file of weights, for `pof.report.page`.
 
-    Accuracies are those of a run's own table; `test` makes those of what has none, on the file's dataset or `data`.
+    Accuracies are those of a run's own table; with `test`, which is told how far that is, those of what has
+    none are measured, on the dataset of the file or on `data`.
     """
     found = load_at(source, model)
     path = Path(str(local(source)).partition("?")[0])
@@ -34,27 +45,38 @@ def portrait_of(
     magnitudes = cast(Magnitudes, facts.get("magnitudes", "raw"))
     scope = cast(Scope, facts.get("scope", "layer"))
     example = torch.randn(1, found.channels, found.size, found.size)
-    about = described(found.model, magnitudes, source if path.suffix == ".pof" else None, scope)
-    rows = [] if final is None else final["table"]
-    if test and not rows:
-        statistics, rows = _tested(source, model, data)
+    about = described(found.model, magnitudes, source if suffix_of(source) == ".pof" else None, scope)
+    name = path.stem if recipe is None else path.name
+    rows, test_images = ([], None) if final is None else (final["table"], final["test_images"])
+    if rows and recipe is not None and recipe.data.hold_out:
+        name += " (held-out images)"
+    elif not rows and test is not None:
+        statistics, rows, test_images = _tested(source, model, data, lambda done, states: test(name, done, states))
         if about["statistics"]:
             about["statistics"] = "file" if statistics == "kept" else statistics
     return {
-        "name": path.stem if recipe is None else f"{path.name}{' (held-out images)' if recipe.data.hold_out else ''}",
+        "name": name,
         "rows": rows,
+        "test_images": test_images,
         **about,
         "training": [] if records is None else training_of(records),
         "times": times_of(found.model, example, magnitudes, scope=scope) if speed else None,
     }
 
 
-def _tested(source: str | Path, model: str | None, data: str | None) -> tuple[Statistics, list[Facts]]:
-    """The accuracies of a network in the states of its recipe, or of the default one, as `pof sweep` tests them."""
+def _tested(
+    source: str | Path, model: str | None, data: str | None, progress: Callable[[int, int], None]
+) -> tuple[Statistics, list[Facts], int]:
+    """The accuracies of a network in the states of its recipe, or else of the default one, as `pof sweep` has them."""
     found = load_trained(source, model=model, data=data)
     file = PofFile(source) if suffix_of(source) == ".pof" else None
-    statistics, results = sweep_stored(found, file, found.recipe.table.states())
-    return statistics, [result.as_record() for result in results]
+    states = found.recipe.table.states() or TableRecipe().states()
+    statistics, results = sweep_stored(found, file, states)
+    rows: list[Facts] = []
+    for result in results:
+        rows.append(result.as_record())
+        progress(len(rows), len(states))
+    return statistics, rows, found.data.test_images
 
 
 def training_of(records: Records) -> list[Facts]:

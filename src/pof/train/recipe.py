@@ -178,7 +178,7 @@ def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
     try:
         with at_hand(path) as file:
             table = tomllib.loads(file.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise PofError(
             f"no recipe at {str(path)!r}: name a .toml file; those of pof are in recipes/ of its repository"
         ) from None

@@ -134,16 +134,23 @@ def _hindrance(experiment: Experiment, places: Places) -> str:
     if not is_free(places.folder(experiment)):
         return BUSY
     try:
-        Records(places.folder(experiment) / RECORDS).read()
+        if _is_foreign(experiment, places):
+            return f"{str(places.folder(experiment))!r} holds a run of another recipe: delete it, or name other --runs"
     except PofError as error:
         return str(error)  # the others can go on
     return ""
 
 
+def _is_foreign(experiment: Experiment, places: Places) -> bool:
+    """Whether its folder holds a run of something else."""
+    origin = Records(places.folder(experiment) / RECORDS).origin()
+    return origin is not None and not is_of(experiment.recipe, origin["recipe"])
+
+
 def _lines(experiment: Experiment, places: Places) -> list[dict[str, Any]]:
-    """What its run has recorded; nothing if that cannot be read, which is told when its turn comes."""
+    """What its run has recorded; nothing if that cannot be read or is of another, which is told when its turn comes."""
     try:
-        return Records(places.folder(experiment) / RECORDS).read()
+        return [] if _is_foreign(experiment, places) else Records(places.folder(experiment) / RECORDS).read()
     except PofError:
         return []
 

@@ -134,7 +134,7 @@ class _Run:
         epoch = progress.step // self._span.steps_per_epoch
         now, (then, images) = time.perf_counter(), self._epoch_began
         figures = {
-            "loss": progress.loss,
+            "loss": progress.epoch_loss,
             "learning_rate": progress.learning_rate,
             "images_per_second": round((progress.images - images) / (now - then), 1),
             **self._method.figures(),

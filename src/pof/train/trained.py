@@ -13,7 +13,7 @@ from pof.elastic import Elastic
 from pof.errors import PofError
 from pof.file import PofFile
 from pof.states import DENSE, Magnitudes, Scope, State, asked_state
-from pof.train.build import build_data, build_model, magnitudes_of, weights_facts
+from pof.train.build import build_data, build_model, check_fit, magnitudes_of, weights_facts
 from pof.train.evaluate import Accuracy, Statistics, calibration_batches, sweep, sweep_file
 from pof.train.origin import RECORDS
 from pof.train.recipe import DataRecipe, ModelRecipe, Recipe, recorded_recipe
@@ -54,10 +54,14 @@ def load_trained(
     test images are those of the dataset, also where a run was tested on some that it held out of training.
     """
     path, folder = _found(source)
+    for option, given in {"--model": model, "--data": data}.items():
+        if folder is not None and given is not None:
+            raise PofError(f"{option} {given} is for files of weights; a run knows its own: leave it out")
     facts = facts_of(path) if folder is None else weights_facts(recipe_of(folder))
     recipe = _recipe_for(path, facts, model, data) if folder is None else recipe_of(folder)
     images = build_data(replace(recipe.data, hold_out=0))
     network = build_model(replace(recipe.model, weights=str(path)), images.classes).eval()
+    check_fit(network, images, (recipe.model.name, recipe.data.name))
     known = cast(Magnitudes, facts.get("magnitudes", magnitudes_of(recipe)))
     known_scope = cast(Scope, facts.get("scope", "layer"))
     elastic = Elastic(network, scope=scope or known_scope, magnitudes=magnitudes or known)
@@ -153,7 +157,8 @@ def _recipe_for(path: str | Path, facts: Mapping[str, str], model: str | None, d
     found = {"--model": model or facts.get("model"), "--data": data or facts.get("data")}
     missing = [option for option, value in found.items() if value is None]
     if missing:
-        raise PofError(f"{str(path)!r} does not say of which model and dataset it is: name {' and '.join(missing)}")
+        unknown = " and ".join(option.removeprefix("--") for option in missing).replace("data", "dataset")
+        raise PofError(f"{str(path)!r} does not say of which {unknown} it is: name {' and '.join(missing)}")
     return Recipe("file", ModelRecipe(name=str(found["--model"])), DataRecipe(name=str(found["--data"])))
 
 
