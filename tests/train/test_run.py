@@ -19,6 +19,7 @@ from pof.cli.main import main
 from pof.errors import PofError
 from pof.train.checkpoint import read_tree, write_tree
 from pof.train.loop import _outputs
+from pof.train.origin import commit_of
 from pof.train.portraits import portrait_of, training_of
 from pof.train.recipe import Recipe, recipe_from
 from pof.train.records import Records
@@ -74,6 +75,26 @@ def test_a_run_writes_records_and_weights_and_then_does_nothing(tmp_path: Path) 
     assert again.accuracy == outcome.accuracy
     assert (tmp_path / "model.safetensors").read_bytes() == weights
     assert records(tmp_path) == written
+
+
+def test_a_record_names_the_commit(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    assert commit_of(tmp_path) is None
+
+    def git(*words: str) -> str:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", "-C", tmp_path, *name, *words], capture_output=True, text=True).stdout.strip()
+
+    git("init")
+    assert commit_of(tmp_path) is None, "there is none yet"
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-m", "first")
+    assert commit_of(tmp_path) == git("rev-parse", "HEAD")
+    (tmp_path / "file").write_text("2")
+    assert commit_of(tmp_path) == git("rev-parse", "HEAD") + "-dirty"
+    assert commit_of(inside) is None, "what is installed in a checkout is not of it"
 
 
 def test_an_epoch_that_was_resumed_is_shown_as_it_ended(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,25 @@ def origin_of(recipe: Recipe) -> dict[str, Any]:
     return {
         "recipe": recipe.as_dict(),
         "recipe_hash": recipe.hash,
-        "versions": {"pof": pof.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
+        "versions": {
+            "pof": pof.__version__,
+            "commit": commit_of(Path(pof.__file__).parents[2]),
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
         "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
     }
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit that a git checkout is at, "-dirty" if files differ from it; None if `folder` is not one.
+
+    A folder within a checkout does not count: what is installed there is not of its commits.
+    """
+    if not (folder / ".git").exists():
+        return None
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude", "*", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
