@@ -17,7 +17,7 @@ class Tiny:
     """A linear layer of a few weights, and a loss whose gradient at the weights w is `gradient(w)`.
 
     `seen` are the weights at which each pass was taken, `distilled` the share that was asked to be distilled, and
-    `teachers` from what.
+    `teachers` from what, `temperatures` how evenly.
     """
 
     def __init__(self, weights: list[float], gradient: Callable[[Tensor], Tensor], **sgd: float) -> None:
@@ -27,6 +27,7 @@ class Tiny:
         self.seen: list[list[float]] = []
         self.distilled: list[float] = []
         self.teachers: list[nn.Module | None] = []
+        self.temperatures: list[float] = []
         self._gradient = gradient
 
     @property
@@ -42,9 +43,10 @@ class Tiny:
     def momentum(self) -> list[float]:
         return self.optimizer.state[self.model.weight]["momentum_buffer"][0].tolist()
 
-    def run_pass(self, distill: float = 0.0, teacher: nn.Module | None = None) -> Tensor:
+    def run_pass(self, distill: float = 0.0, teacher: nn.Module | None = None, temperature: float = 1.0) -> Tensor:
         self.seen.append(self.weights)
         self.teachers.append(teacher)
+        self.temperatures.append(temperature)
         self.distilled.append(distill)
         loss = (self.model.weight * self._gradient(self.model.weight.detach())).sum()
         loss.backward()

@@ -30,13 +30,15 @@ class OnePass:
         self._model, self._images, self._labels = model, images, labels
         self._first: Tensor | None = None
 
-    def __call__(self, distill: float = 0.0, teacher: nn.Module | None = None) -> Tensor:
+    def __call__(self, distill: float = 0.0, teacher: nn.Module | None = None, temperature: float = 1.0) -> Tensor:
         outputs = self._model(self._images)
         loss = F.cross_entropy(outputs, self._labels)
         self._first = outputs.detach() if self._first is None else self._first
         if distill:
             wanted = self._first if teacher is None else teacher(self._images).detach()
-            divergence = (wanted.softmax(1) * (wanted.log_softmax(1) - outputs.log_softmax(1))).sum(1).mean()
+            soft, wanted = outputs / temperature, wanted / temperature
+            divergence = (wanted.softmax(1) * (wanted.log_softmax(1) - soft.log_softmax(1))).sum(1).mean()
+            divergence = divergence * temperature**2
             loss = (1 - distill) * loss + distill * divergence
         loss.backward()
         return loss.detach()
@@ -45,7 +47,7 @@ class OnePass:
 STEPS = 25
 BATCH = 16
 SETTINGS: dict[str, dict[str, Any]] = {
-    "one_shot": {"distill": 0.1},
+    "one_shot": {"distill": 0.1, "temperature": 2.0},
     "gradual": {"every": 4, "distill": 0.1},
     "cyclical": {"every": 3, "cycles": 2},
     "dpf": {"every": 4},

@@ -32,7 +32,7 @@ class TwoLayers:
         chosen = Dsr.Settings(**{"sparsity": 0.5, "period": 1, "end": 1.0, "start": "magnitude", **settings})
         self.method = Dsr(self.model, self.optimizer, chosen, Span(steps, steps, seed))
 
-    def run_pass(self, distill: float = 0.0, teacher: nn.Module | None = None) -> Tensor:
+    def run_pass(self, distill: float = 0.0, teacher: nn.Module | None = None, temperature: float = 1.0) -> Tensor:
         loss = sum(self.pull * layer.weight.sum() for layer in self.model)
         assert isinstance(loss, Tensor)
         loss.backward()

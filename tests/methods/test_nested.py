@@ -100,7 +100,7 @@ def test_a_penalty_joins_both_passes(tiny: MakeTiny) -> None:
 
 def test_a_teacher_is_the_network_as_it_was_and_takes_the_place_of_some_clean_passes(tiny: MakeTiny) -> None:
     run = tiny([1.0, 2.0, 3.0, -4.0], lambda w: w - TARGET)
-    method = run.method("nested", 6, **HALF, distill=0.25, teacher=True, clean=2 / 3, weight=0.5)
+    method = run.method("nested", 6, **HALF, distill=0.25, temperature=3.0, teacher=True, clean=2 / 3, weight=0.5)
     run.train(method, 0)
     # Without a clean pass: half of g' = (5, -4, -2, -6), masked; the rate is 0.5.
     assert run.seen == [[0.0, 0.0, 3.0, -4.0]]
@@ -108,6 +108,7 @@ def test_a_teacher_is_the_network_as_it_was_and_takes_the_place_of_some_clean_pa
     run.train(method, *range(1, 6))
     assert len(run.seen) == 6 + 4, "two of three steps have a clean pass"
     assert set(run.distilled) == {0.25}, "which learns from the teacher too"
+    assert set(run.temperatures) == {3.0}
     (teacher,) = set(run.teachers)
     assert isinstance(teacher, nn.Linear)
     assert teacher.weight.tolist() == [[1.0, 2.0, 3.0, -4.0]]
@@ -148,6 +149,7 @@ def test_the_second_pass_leaves_no_trace_in_any_buffer() -> None:
     [
         ({"low": 0.9, "high": 0.5}, "low=0.9 must not exceed high=0.5"),
         ({"distill": 1.5}, "distill=1.5 must be 0 to 1"),
+        ({"temperature": 0.0}, "temperature=0.0 must be above 0"),
         ({"bands": -0.1}, "bands=-0.1 must be 0 to 1"),
         ({"rho": -1.0}, "rho=-1"),
         ({"penalty": -1.0}, "penalty=-1"),

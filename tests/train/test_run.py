@@ -1,6 +1,7 @@
 """A run in its folder: it finishes, resumes to the same bits after a kill, and says what is wrong."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ from torch import nn
 from pof.cli.main import main
 from pof.errors import PofError
 from pof.train.checkpoint import read_tree, write_tree
-from pof.train.loop import _outputs
+from pof.train.loop import _divergence, _outputs
 from pof.train.origin import commit_of
 from pof.train.portraits import portrait_of, training_of
 from pof.train.recipe import Recipe, recipe_from
@@ -276,6 +277,34 @@ def test_a_teacher_is_run_on_the_same_images(tmp_path: Path) -> None:
         losses[sparsity] = next(r["loss"] for r in records(folder) if r["kind"] == "epoch")
     assert losses[0.0] == pytest.approx(0.0, abs=1e-6), "it differs in nothing from its teacher"
     assert losses[0.9] > 1e-3
+
+
+def test_divergence_against_a_plain_loop() -> None:
+    outputs, teacher, temperature = [[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]], [[2.0, 0.0, -1.0], [0.5, 0.5, 4.0]], 3.0
+    wanted = 0.0
+    for found, taught in zip(outputs, teacher, strict=True):
+        q, p = ([math.exp(value / temperature) for value in values] for values in (found, taught))
+        wanted += sum(b / sum(p) * math.log((b / sum(p)) / (a / sum(q))) for a, b in zip(q, p, strict=True)) / 2
+    divergence = float(_divergence(torch.tensor(outputs), torch.tensor(teacher), temperature))
+    assert divergence == pytest.approx(9.0 * wanted, rel=1e-6)
+
+
+def test_temperature_reaches_the_loss(tmp_path: Path) -> None:
+    losses = {}
+    for temperature in (1.0, 4.0):
+        recipe = recipe_from(
+            {
+                "model": {"name": "digits_convnet"},
+                "data": {"name": "digits", "batch": 1000},
+                "run": {"epochs": 1},
+                "table": {"sparsities": [], "bands": []},
+                "method": {"name": "one_shot", "sparsity": 0.9, "distill": 1.0, "temperature": temperature},
+            }
+        )
+        folder = tmp_path / str(temperature)
+        run_recipe(recipe, folder)
+        losses[temperature] = next(r["loss"] for r in records(folder) if r["kind"] == "epoch")
+    assert abs(losses[4.0] / losses[1.0] - 1) > 1e-3
 
 
 def test_a_teacher_goes_forward_once_a_step_for_both_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from pof.checks import check_choice, check_whole
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_at
-from pof.methods.teacher import DenseTeacher, check_distill
+from pof.methods.teacher import DenseTeacher, check_teaching
 
 
 class Gradual:
@@ -38,17 +38,18 @@ class Gradual:
         every: int = 16
         scope: str = "layer"
         distill: float = 0.0
+        temperature: float = 1.0
 
         def __post_init__(self) -> None:
             check_rise(self.initial, self.sparsity)
             check_shares(begin=self.begin, end=self.end)
             check_whole(self.every, "every", "the steps between two prunings")
             check_choice(self.scope, "scope", ("layer", "global"))
-            check_distill(self.distill)
+            check_teaching(self.distill, self.temperature)
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Dense at first."""
-        self._teacher = DenseTeacher(model, settings.distill)
+        self._teacher = DenseTeacher(model, settings.distill, settings.temperature)
         self._masks = Masks(model, optimizer)
         self._masks.check_reach(settings.sparsity, settings.scope)
         self._settings = settings

@@ -27,7 +27,7 @@ from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.second_pass import loss_scale, random_states, second_pass
-from pof.methods.teacher import DenseTeacher
+from pof.methods.teacher import DenseTeacher, check_temperature
 from pof.on_the_fly import Attached, attach
 from pof.planning import unwrap
 from pof.pruned_pass import pruned
@@ -45,6 +45,7 @@ class Nested:
         high: float = 0.9
         skew: float = 2.0
         distill: float = 0.5
+        temperature: float = 1.0
         rho: float = 0.0
         bands: float = 0.1
         scope: str = "layer"
@@ -58,6 +59,7 @@ class Nested:
                 raise PofError(f"low={self.low:g} must not exceed high={self.high:g}: swap them")
             check_not_negative(self.skew, "skew", "1 draws evenly, 2 nearer to high")
             check_share(self.distill, "distill", "the share of the second pass's loss that is distilled")
+            check_temperature(self.temperature)
             check_share(self.clean, "clean", "the share of steps that have a clean pass too")
             if self.clean < 1 and not self.teacher:
                 raise PofError(
@@ -78,7 +80,7 @@ class Nested:
         self._scope: Scope = "global" if settings.scope == "global" else "layer"
         Masks(model, optimizer).check_reach(settings.high, settings.scope)
         self._pruned_loss: Tensor | None = None
-        self._teacher = DenseTeacher(model, settings.distill if settings.teacher else 0.0)
+        self._teacher = DenseTeacher(model, settings.distill if settings.teacher else 0.0, settings.temperature)
         self._attached: Attached | None = None
         if settings.penalty:
             self._attached = attach(model, optimizer, tr=settings.high, weight=settings.penalty, sphere=False)
@@ -94,7 +96,7 @@ class Nested:
             second_pass(self._model, random, settings.rho / loss_scale(self._optimizer), settings.weight),
             pruned(self._model, sparsity, recover_from=recover_from, scope=self._scope, masked=True),
         ):
-            self._pruned_loss = run_pass(settings.distill, self._teacher.network)
+            self._pruned_loss = run_pass(settings.distill, self._teacher.network, settings.temperature)
         return self._pruned_loss if loss is None else loss
 
     def after_step(self, step: int) -> None:

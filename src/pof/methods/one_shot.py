@@ -19,7 +19,7 @@ from pof.checks import check_choice
 from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
-from pof.methods.teacher import DenseTeacher, check_distill
+from pof.methods.teacher import DenseTeacher, check_teaching
 
 
 class OneShot:
@@ -27,22 +27,23 @@ class OneShot:
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity to prune to, and how weights are ranked: as in `pof.Elastic`."""
+        """The sparsity to prune to, how weights are ranked (as in `pof.Elastic`), and what is learnt from the start."""
 
         sparsity: float = 0.8
         scope: str = "layer"
         magnitudes: str = "raw"
         distill: float = 0.0
+        temperature: float = 1.0
 
         def __post_init__(self) -> None:
             check_sparsity(self.sparsity)
             check_choice(self.scope, "scope", ("layer", "global"))
             check_choice(self.magnitudes, "magnitudes", ("raw", "unit"))
-            check_distill(self.distill)
+            check_teaching(self.distill, self.temperature)
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Prune; what there was before is the teacher, if one is asked for."""
-        self._teacher = DenseTeacher(model, settings.distill)
+        self._teacher = DenseTeacher(model, settings.distill, settings.temperature)
         self._masks = Masks(model, optimizer)
         self._masks.choose(settings.sparsity, settings.scope, settings.magnitudes)
         self._masks.apply()

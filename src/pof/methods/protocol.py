@@ -14,7 +14,7 @@ from pof.checks import check_whole
 class RunPass(Protocol):
     """Runs the present batch at the model's present weights."""
 
-    def __call__(self, distill: float = 0.0, teacher: nn.Module | None = None) -> Tensor:
+    def __call__(self, distill: float = 0.0, teacher: nn.Module | None = None, temperature: float = 1.0) -> Tensor:
         """One forward and backward pass; returns the loss, detached.
 
         It is the whole batch of the step, over all ranks and all parts in which its gradients are accumulated. Like
@@ -24,6 +24,8 @@ class RunPass(Protocol):
             distill: the share of the loss that is not that of the labels but the Kullback-Leibler divergence of the
                 outputs from those of `teacher`.
             teacher: whose outputs are learnt, in a forward pass of its own; None: the first pass of this step.
+            temperature: what both outputs are divided by before they are compared; the divergence is multiplied by its
+                square, so that gradients stay about as large.
         """
 
 

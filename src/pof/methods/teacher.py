@@ -5,29 +5,38 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pof.checks import check_share
+from pof.checks import check_not_negative, check_share
+from pof.errors import PofError
 from pof.methods.protocol import RunPass
 from pof.planning import unwrap
 
 
-def check_distill(distill: float) -> None:
-    """Refuse what is not a share."""
+def check_teaching(distill: float, temperature: float) -> None:
+    """Refuse a `distill` that is not a share, and a `temperature` that is not above zero."""
     check_share(distill, "distill", "the share of the loss that is learnt from the dense network")
+    check_temperature(temperature)
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuse what is not above zero."""
+    remedy = "1 compares probabilities as they are, 3 counts small ones for more"
+    if not check_not_negative(temperature, "temperature", remedy):
+        raise PofError(f"temperature={temperature!r} must be above 0: {remedy}")
 
 
 class DenseTeacher:
     """The network as it was before it was pruned, for methods that learn a share `distill` of their loss from it.
 
-    With a share of 0 there is none, and nothing is copied.
+    `temperature` is that of `RunPass`. With a share of 0 there is none, and nothing is copied.
     """
 
-    def __init__(self, model: nn.Module, distill: float) -> None:
-        self._distill = distill
+    def __init__(self, model: nn.Module, distill: float, temperature: float) -> None:
+        self._distill, self._temperature = distill, temperature
         self.network = _frozen_copy(model) if distill else None
 
     def taught(self, run_pass: RunPass) -> Tensor:
         """One pass, and the teacher's forward one."""
-        return run_pass(self._distill, self.network)
+        return run_pass(self._distill, self.network, self._temperature)
 
     def state_dict(self) -> dict[str, Any]:
         """The teacher, if there is one: the network that the run began with may be gone."""

@@ -123,7 +123,7 @@ class Trainer:
         first: list[Tensor] = []
         taught: dict[int, Tensor] = {}
 
-        def run_pass(distill: float = 0.0, teacher: nn.Module | None = None) -> Tensor:
+        def run_pass(distill: float = 0.0, teacher: nn.Module | None = None, temperature: float = 1.0) -> Tensor:
             total = torch.zeros((), device=engine.device)
             for number, (images, targets) in enumerate(batches, start=1):
                 last = number == len(batches)
@@ -135,7 +135,7 @@ class Trainer:
                         if teacher is not None and number not in taught:
                             taught[number] = _outputs(teacher, images)
                         wanted = first[number - 1] if teacher is None else taught[number]
-                        loss = loss.lerp(_divergence(outputs, wanted), distill)
+                        loss = loss.lerp(_divergence(outputs, wanted, temperature), distill)
                     loss = loss * (len(images) / len(inputs))
                     self._held = loss
                     engine.backward(loss)
@@ -153,10 +153,11 @@ def _outputs(teacher: nn.Module, images: Tensor) -> Tensor:
     return found
 
 
-def _divergence(outputs: Tensor, teacher: Tensor) -> Tensor:
+def _divergence(outputs: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """The Kullback-Leibler divergence of the classes' probabilities from the teacher's, a mean over images."""
-    found, wanted = (F.log_softmax(values.float(), 1) for values in (outputs, teacher))
-    return F.kl_div(found, wanted, reduction="batchmean", log_target=True)
+    found, wanted = (F.log_softmax(values.float() / temperature, 1) for values in (outputs, teacher))
+    # Its gradient falls with the square (Hinton et al., Distilling the Knowledge in a Neural Network, 2015).
+    return F.kl_div(found, wanted, reduction="batchmean", log_target=True) * temperature**2
 
 
 def span_of(recipe: Recipe, data: Dataset) -> Span:
