@@ -120,7 +120,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Join all of it.
     "digits_demo": {FRONT_DOOR, "data", "elastic", "errors", "models", "on_the_fly", "states"},
     "shipped": {"checks", "data"},
-    "cifar10_demo": {FRONT_DOOR, "file", "models", "native", "portrait", "runtime", "shipped"},
+    "cifar10_demo": {FRONT_DOOR, "file", "models", "native", "portrait", "runtime", "shipped", "states"},
     "train": {
         FRONT_DOOR,
         "calibrate",

@@ -17,6 +17,7 @@ from pof.native import core
 from pof.portrait import Facts, described, times_of
 from pof.runtime import CompiledModel
 from pof.runtime.timing import ratio_to_plain
+from pof.states import Scope
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many steps of it are done, and how many there are."""
@@ -123,6 +124,7 @@ def _speedup(model: nn.Module, images: Tensor) -> float | None:
 def _page(name: str, model: nn.Module, file: PofFile, rows: list[DemoRow], image: Tensor) -> Facts:
     """The facts of one of the two networks; its accuracies are with the statistics of its file."""
     _loaded(model, file, 0.0)
+    scope: Scope = "global" if file.head.scope == "global" else "layer"
     states = [(row.sparsity, row.sparsity, row.pruned if name == "nested" else row.plain) for row in rows]
     if name == "nested":
         bands = ((row.sparsity, row.recover_from, row.recovered) for row in rows)
@@ -132,6 +134,6 @@ def _page(name: str, model: nn.Module, file: PofFile, rows: list[DemoRow], image
         "rows": [
             {"sparsity": s, "recover_from": r, "zeros": r, "accuracy": None, "calibrated": a} for s, r, a in states
         ],
-        **described(model, "raw", shipped.network(f"cifar10-resnet20-{name}")),
-        "times": None if core() is None else times_of(model, image, "raw"),
+        **described(model, "raw", shipped.network(f"cifar10-resnet20-{name}"), scope),
+        "times": None if core() is None else times_of(model, image, "raw", scope=scope),
     }

@@ -201,7 +201,7 @@ def _fine_tuned(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
                 yield Experiment(f"{name}-{sparsity:g}", "fine_tuned", label, recipe, sparsity=sparsity)
         if not only_peers:
             # As many passes as the others have, with those of the teacher, in three quarters of the epochs.
-            method = {"name": "one_shot", "scope": "global", "distill": 0.5, "sparsity": sparsity}
+            method = {"name": "one_shot", "scope": "global", "distill": 0.5, "temperature": 3.0, "sparsity": sparsity}
             recipe = _recipe(method, round(2 * plan.penalty / WITH_TEACHER), seed, NO_TABLE)
             label = "one-shot, global, learning from the dense network"
             yield Experiment(
