@@ -149,6 +149,14 @@ def test_several_threads_at_once() -> None:
     assert wrong == []
 
 
+def test_engines_take_turns_so_that_a_busy_moment_hits_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "ROUNDS", 3)
+    called: list[str] = []
+    found = choice._in_turns([lambda: called.append("torch"), lambda: called.append("sparse")])
+    assert called == ["torch", "sparse"] * 4, "once to warm up, then in turns"
+    assert len(found) == 2
+
+
 def test_where_nothing_is_gained_torch_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "MARGIN", 1e9)
     model = lively(pof.models.resnet20())

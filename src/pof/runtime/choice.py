@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -84,10 +85,13 @@ class Choice:
     def times(self, leaves: Sequence[Any], work: Callable[[Plan], Work]) -> Times:
         """How fast it is now, and each layer."""
         passed = by_torch.timed(self.program, self.taken.weights, self.taken.constants, leaves, ROUNDS)
-        plain = _milliseconds(partial(plainly, self.program, self.taken, leaves, channels_last=self.channels_last))
-        own = {} if self.plan is None else _step_times(self.plan, leaves, work(self.plan))
-        sparse = {} if self.plan is None else {name: own[name] for name in self.plan.sparse if name in own}
-        compiled = plain if self.plan is None else _milliseconds(partial(self.plan.run, leaves, work(self.plan)))
+        by_plain = partial(plainly, self.program, self.taken, leaves, channels_last=self.channels_last)
+        if self.plan is None:
+            (plain,) = _in_turns([by_plain])
+            return Times(_layer_times(self, passed, {}), plain, plain)
+        own = _step_times(self.plan, leaves, work(self.plan))
+        sparse = {name: own[name] for name in self.plan.sparse if name in own}
+        plain, compiled = _in_turns([by_plain, partial(self.plan.run, leaves, work(self.plan))])
         return Times(_layer_times(self, passed, sparse), plain, compiled)
 
 
@@ -97,25 +101,26 @@ def choose(
     """Find out what is fastest for these inputs, and how fast."""
     passed = by_torch.timed(program, taken.weights, taken.constants, leaves, ROUNDS)
     layouts = (False,) if program.needs_strides else (False, True)
-    plain, last = min(
-        (_milliseconds(partial(plainly, program, taken, leaves, channels_last=last)), last) for last in layouts
-    )
-    only_torch = Choice(program, taken, None, last)
+    by_plain = [partial(plainly, program, taken, leaves, channels_last=last) for last in layouts]
     shapes = passed.shapes
     candidates = [i.name for i in program.items if isinstance(i, Layer) and _can_be_sparse(i, shapes)]
-    if program.needs_strides or not candidates or any(isinstance(v, Tensor) and not v.numel() for v in leaves):
-        return only_torch, Times(_layer_times(only_torch, passed, {}), plain, plain)
-    whole = Plan(program, taken, shapes, candidates, threads)
-    try:
-        times = _step_times(whole, leaves, work(whole))
-        faster = [name for name in candidates if times[name] <= passed.milliseconds[name]]
-        plans = [whole] if len(faster) == len(candidates) else [whole, Plan(program, taken, shapes, faster, threads)]
-        found = [(_milliseconds(partial(p.run, leaves, work(p))), p) for p in plans]
-    except UnforeseenError:
-        return only_torch, Times(_layer_times(only_torch, passed, {}), plain, plain)
-    best, chosen = min(found, key=lambda pair: pair[0])
+    plans: list[Plan] = []
+    times: dict[str, float] = {}
+    if candidates and not program.needs_strides and all(v.numel() for v in leaves if isinstance(v, Tensor)):
+        whole = Plan(program, taken, shapes, candidates, threads)
+        try:
+            times = _step_times(whole, leaves, work(whole))
+            faster = [name for name in candidates if times[name] <= passed.milliseconds[name]]
+            plans = [whole, *([] if faster == candidates else [Plan(program, taken, shapes, faster, threads)])]
+            for plan in plans:
+                plan.run(leaves, work(plan))
+        except UnforeseenError:
+            plans, times = [], {}
+    found = _in_turns([*by_plain, *(partial(plan.run, leaves, work(plan)) for plan in plans)])
+    plain, last = min(zip(found, layouts, strict=False))
+    best, chosen = min(zip(found[len(layouts) :], plans, strict=True), key=itemgetter(0), default=(plain, None))
     if plain <= MARGIN * best:
-        return only_torch, Times(_layer_times(only_torch, passed, times), plain, plain)
+        best, chosen = plain, None
     choice = Choice(program, taken, chosen, last)
     return choice, Times(_layer_times(choice, passed, times), plain, best)
 
@@ -180,12 +185,17 @@ def _layer_times(choice: Choice, passed: by_torch.Passed, sparse: Mapping[str, f
     return tuple(found)
 
 
-def _milliseconds(run: Callable[[], Any]) -> float:
-    """The median time of a call, after one that does not count."""
-    run()
-    seconds = []
+def _in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
+    """The median time of each call, after one that does not count.
+
+    They take turns, or whichever was called while the machine had other things to do would lose.
+    """
+    seconds: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
     for _ in range(ROUNDS):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(seconds)
+        for call, own in zip(calls, seconds, strict=True):
+            start = time.perf_counter()
+            call()
+            own.append(time.perf_counter() - start)
+    return [1e3 * statistics.median(own) for own in seconds]
