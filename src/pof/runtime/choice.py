@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from pof.runtime.steps import UnforeseenError
 from pof.runtime.taken import Taken
 
 ROUNDS = 7
-"""Runs of which the median counts when engines are compared."""
+"""Runs of each engine when they are compared."""
 MARGIN = 1.02
 """How much faster the compiled model must be than the plain one for a size of input to be used there."""
 MOST_BYTES = 1 << 30
@@ -88,11 +88,11 @@ class Choice:
         by_plain = partial(plainly, self.program, self.taken, leaves, channels_last=self.channels_last)
         if self.plan is None:
             (plain,) = _in_turns([by_plain])
-            return Times(_layer_times(self, passed, {}), plain, plain)
+            return Times(_layer_times(self, passed, {}), plain.median, plain.median)
         own = _step_times(self.plan, leaves, work(self.plan))
         sparse = {name: own[name] for name in self.plan.sparse if name in own}
         plain, compiled = _in_turns([by_plain, partial(self.plan.run, leaves, work(self.plan))])
-        return Times(_layer_times(self, passed, sparse), plain, compiled)
+        return Times(_layer_times(self, passed, sparse), plain.median, compiled.median)
 
 
 def choose(
@@ -118,11 +118,11 @@ def choose(
             plans, times = [], {}
     found = _in_turns([*by_plain, *(partial(plan.run, leaves, work(plan)) for plan in plans)])
     plain, last = min(zip(found, layouts, strict=False))
-    best, chosen = min(zip(found[len(layouts) :], plans, strict=True), key=itemgetter(0), default=(plain, None))
-    if plain <= MARGIN * best:
-        best, chosen = plain, None
+    compiled, chosen = min(zip(found[len(layouts) :], plans, strict=True), key=itemgetter(0), default=(plain, None))
+    if plain.least <= MARGIN * compiled.least:
+        compiled, chosen = plain, None
     choice = Choice(program, taken, chosen, last)
-    return choice, Times(_layer_times(choice, passed, times), plain, best)
+    return choice, Times(_layer_times(choice, passed, times), plain.median, compiled.median)
 
 
 def plainly(program: Program, taken: Taken, leaves: Sequence[Any], *, channels_last: bool) -> dict[str, Any]:
@@ -185,8 +185,15 @@ def _layer_times(choice: Choice, passed: by_torch.Passed, sparse: Mapping[str, f
     return tuple(found)
 
 
-def _in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """The median time of each call, after one that does not count.
+class _Took(NamedTuple):
+    """Milliseconds of several calls: the least is what a busy machine disturbs least, the median what to expect."""
+
+    least: float
+    median: float
+
+
+def _in_turns(calls: Sequence[Callable[[], Any]]) -> list[_Took]:
+    """What each call takes, after one that does not count.
 
     They take turns, or whichever was called while the machine had other things to do would lose.
     """
@@ -198,4 +205,4 @@ def _in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
             start = time.perf_counter()
             call()
             own.append(time.perf_counter() - start)
-    return [1e3 * statistics.median(own) for own in seconds]
+    return [_Took(1e3 * min(own), 1e3 * statistics.median(own)) for own in seconds]
