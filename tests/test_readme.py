@@ -88,5 +88,14 @@ def test_figures_are_those_of_the_records() -> None:
     demo = json.loads((results / "demo.json").read_text())["rows"]
     speeds = [*(row["speedup"] for row in demo), demo[-1]["recovered_speedup"]]
     figures.append("| " + " | ".join(f"{speed:.2f}x" for speed in speeds) + " |")
+    speeds_by_scope = json.loads((results / "scopes.json").read_text())["rows"]
+    for name, scope in (("nested", "global"), ("nested-layer", "layer")):
+        rows = json.loads((results / f"cifar10-resnet20-{name}.json").read_text())["rows"]
+        found = {(row["recover_from"], row["sparsity"]): row["calibrated"] or row["accuracy"] for row in rows}
+        cells = []
+        for row in speeds_by_scope:
+            state = (row["sparsity"] if row["recover_from"] is None else row["recover_from"], row["sparsity"])
+            cells.append(f"{100 * found[state]:.2f}, {row['times_as_fast_as_torch'][scope]:.2f}x")
+        figures.append("| " + " | ".join(cells) + " |")
     text = README.read_text()
     assert [figure for figure in figures if figure not in text] == []

@@ -28,6 +28,13 @@ def check_not_negative(value: object, name: str, remedy: str) -> float:
     return float(value)
 
 
+def check_above_zero(value: object, name: str, remedy: str) -> float:
+    """Return `value` as a float if it is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise PofError(f"{name}={value!r} must be a number above 0: {remedy}")
+    return float(value)
+
+
 def check_share(value: object, name: str, meaning: str) -> float:
     """Return `value` if it is a number from 0 to 1, else raise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:

@@ -64,7 +64,11 @@ class DemoResult:
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with the versions that made it."""
         found = {**asdict(self), "versions": {"pof": pof.__version__, "torch": str(torch.__version__)}}
-        found["machine"] = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+        found["machine"] = {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        }
         del found["pages"]
         return found
 

@@ -66,4 +66,6 @@ def _states(options: argparse.Namespace, table: "TableRecipe") -> "tuple[State, 
         sparsities = tuple(map(float, parts))
     except ValueError:
         raise PofError(f"--sparsities {' '.join(options.sparsities)} must be numbers, such as 0.5 0.8") from None
+    if not sparsities and not pairs:
+        raise PofError("nothing to test: name --sparsities, such as 0.5 0.8, or --bands, such as 0.3-0.7")
     return TableRecipe(sparsities=sparsities, bands=pairs).states()

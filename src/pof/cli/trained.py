@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME", help="for a file that does not say: a model of pof, or MODULE:FUNCTION"
     )
     parser.add_argument("--data", metavar="NAME", help="for a file that does not say: the dataset")
-    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (layer)")
+    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (as trained, else layer)")
     parser.add_argument("--magnitudes", choices=("raw", "unit"), help="raw, or unit for what was trained on the sphere")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pof.checks import check_not_negative, check_share
-from pof.errors import PofError
+from pof.checks import check_above_zero, check_share
 from pof.methods.protocol import RunPass
 from pof.planning import unwrap
 
@@ -19,9 +18,7 @@ def check_teaching(distill: float, temperature: float) -> None:
 
 def check_temperature(temperature: float) -> None:
     """Refuse what is not above zero."""
-    remedy = "1 compares probabilities as they are, 3 counts small ones for more"
-    if not check_not_negative(temperature, "temperature", remedy):
-        raise PofError(f"temperature={temperature!r} must be above 0: {remedy}")
+    check_above_zero(temperature, "temperature", "1 compares probabilities as they are, 3 counts small ones for more")
 
 
 class DenseTeacher:

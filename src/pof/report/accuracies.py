@@ -5,14 +5,14 @@ from typing import Any
 
 from pof.table import text_table
 
-ESTIMATED = "New statistics: those of BatchNorm re-estimated, nothing trained."
-OF_THE_FILE = "New statistics: those of BatchNorm that the file keeps."
+ESTIMATED = "Own statistics: those of BatchNorm re-estimated, nothing trained."
+OF_THE_FILE = "Own statistics: those of BatchNorm that the file keeps; pof.load takes them."
 
 
 def accuracy_table(
     rows: Sequence[Mapping[str, Any]], test_images: int, note: str = ESTIMATED, *, held_out: bool = False
 ) -> str:
-    """A row a state: what it is, how much of it is zero, its accuracy, and that with re-estimated statistics.
+    """A row a state: what it is, how much of it is zero, its accuracy, and that with statistics of its own.
 
     A state is called after its scope too where the rows are of several. `held_out`: the images are training images that
     were held out of training.
@@ -20,12 +20,12 @@ def accuracy_table(
     Example:
         >>> row = {"sparsity": 0.7, "recover_from": 0.3, "zeros": 0.3, "accuracy": 0.91, "calibrated": None}
         >>> print(accuracy_table([row], 500))
-        state              zeros  accuracy, %  new statistics
+        state              zeros  accuracy, %  own statistics
         recovered 0.3-0.7  30.0%  91.00        -
         Top-1 on 500 test images.
-        New statistics: those of BatchNorm re-estimated, nothing trained.
+        Own statistics: those of BatchNorm re-estimated, nothing trained.
     """
-    header = ("state", "zeros", "accuracy, %", "new statistics")
+    header = ("state", "zeros", "accuracy, %", "own statistics")
     several = len({row.get("scope", "layer") for row in rows}) > 1
     names = [f"{state_name(row)}, {row.get('scope', 'layer')}" if several else state_name(row) for row in rows]
     cells = [

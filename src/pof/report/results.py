@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pof.errors import PofError
-from pof.report.plots import Curve, Histogram, can_plot, plot_accuracy, plot_histograms, plot_panels
+from pof.report.plots import Curve, Histogram, can_plot, plot_histograms, plot_panels
 from pof.report.result_tables import Record, tables, trained_scope, value
 
 BEGIN, END = "<!-- tables: python -m pof.report.results -->", "<!-- end of tables -->"
@@ -39,7 +39,7 @@ def draw_sizes(results: Path, path: Path) -> str | Path:
         pruned = [(row["sparsity"], row["calibrated"] or row["accuracy"]) for row in rows if _is_pruned(row)]
         curves[f"{label}, pruned"] = Curve(pruned, color)
     title = "CIFAR-10 ResNet-20: one file, any size, no retraining"
-    return plot_accuracy(curves, title, path)
+    return plot_panels({title: curves}, path, lowest=0.5)
 
 
 def draw_methods(records: Sequence[Record], path: Path) -> str | Path | None:
