@@ -185,7 +185,7 @@ def share_globally(layers: Sequence[Tensor], sparsity: float) -> list[int]:
         reach = math.floor(sum(most) / sum(sizes) * 1e4) / 1e4
         raise PofError(
             f"sparsity={sparsity:g} is more than {reach:g}, the most that scope='global' reaches "
-            f"when each layer keeps {GLOBAL_FLOOR:.0%} of its weights: use scope='layer'"
+            f"when each layer keeps {GLOBAL_FLOOR:.0%} of its weights: ask for less, or use scope='layer'"
         )
     # The largest `size - most` of each layer take no part, so what is left is one plain ranking.
     dtype = torch.float64 if any(layer.dtype is torch.float64 for layer in layers) else torch.float32

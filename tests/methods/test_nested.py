@@ -150,6 +150,7 @@ def test_the_second_pass_leaves_no_trace_in_any_buffer() -> None:
         ({"low": 0.9, "high": 0.5}, "low=0.9 must not exceed high=0.5"),
         ({"distill": 1.5}, "distill=1.5 must be 0 to 1"),
         ({"temperature": 0.0}, "temperature=0.0 must be a number above 0"),
+        ({"temperature": 3.0, "distill": 0.0}, "temperature=3 has no effect without distill"),
         ({"temperature": float("nan")}, "temperature=nan must be a number above 0"),
         ({"bands": -0.1}, "bands=-0.1 must be 0 to 1"),
         ({"rho": -1.0}, "rho=-1"),

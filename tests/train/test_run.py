@@ -307,6 +307,24 @@ def test_temperature_reaches_the_loss(tmp_path: Path) -> None:
     assert abs(losses[4.0] / losses[1.0] - 1) > 1e-3
 
 
+@pytest.mark.parametrize(("asked", "tested"), [([], ["global"]), (["layer", "global"], ["layer", "global"])])
+def test_the_final_table_ranks_as_the_method_did_unless_told(
+    tmp_path: Path, asked: list[str], tested: list[str]
+) -> None:
+    recipe = recipe_from(
+        {
+            "model": {"name": "digits_convnet"},
+            "data": {"name": "digits", "batch": 1000},
+            "run": {"epochs": 1},
+            "table": {"sparsities": [0.8], "bands": [], "calibrate": False, "scopes": asked},
+            "method": {"name": "one_shot", "sparsity": 0.8, "scope": "global"},
+        }
+    )
+    rows = run_recipe(recipe, tmp_path).table
+    assert [row["scope"] for row in rows] == tested
+    assert rows[-1]["zeros"] == pytest.approx(0.8, abs=1e-3), "what was pruned globally is not pruned further"
+
+
 def test_a_teacher_goes_forward_once_a_step_for_both_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 

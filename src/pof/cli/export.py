@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sparsity", type=share, help="share of weights to prune (none)")
     parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
     parser.add_argument("--size", type=int, metavar="PIXELS", help="of images, for a graph (as the data, else 224)")
-    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (layer)")
+    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (as trained, else layer)")
     parser.add_argument("--no-calibrate", action="store_true", help="do not re-estimate BatchNorm statistics")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="OUT", help="the .pof file to write")
     parser.add_argument("--values", choices=("exact", "fp16", "int8"), default="exact", help="how (exact)")
     parser.add_argument("--stages", metavar="S,S,...", help="sparsities where it can be cut (0.9,0.7,0.3); '' for none")
-    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (layer)")
+    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (as trained, else layer)")
     parser.add_argument(
         "--magnitudes", choices=("raw", "unit"), help="unit for what was trained with pof (as IN says, else raw)"
     )

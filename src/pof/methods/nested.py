@@ -3,7 +3,7 @@
     g  = gradient of L(w)                                         the clean pass
     w' = w + rho * g                                              uphill, as in CrAM; rho = 0 leaves it out
     m  = the largest (1 - s) * n magnitudes of w',  s drawn from [low, high], nearer to high where skew > 1
-    g' = gradient of (1 - d) * L(w' * m) + d * KL(the clean pass || this one),   on the same batch
+    g' = gradient of (1 - d) * L(w' * m) + d * T^2 * KL(the clean pass || this one),   same batch, outputs / T
     w <- update(w, g + weight * g' * m)
 
 In a share `bands` of the steps the second pass is at the recovered network instead: w' from `low` to s is filled with
@@ -27,7 +27,7 @@ from pof.magnitude import check_sparsity
 from pof.methods.masks import Masks
 from pof.methods.protocol import RunPass, Span
 from pof.methods.second_pass import loss_scale, random_states, second_pass
-from pof.methods.teacher import DenseTeacher, check_temperature
+from pof.methods.teacher import DenseTeacher, check_teaching
 from pof.on_the_fly import Attached, attach
 from pof.planning import unwrap
 from pof.pruned_pass import pruned
@@ -58,8 +58,7 @@ class Nested:
             if check_sparsity(self.low, "low") > check_sparsity(self.high, "high"):
                 raise PofError(f"low={self.low:g} must not exceed high={self.high:g}: swap them")
             check_not_negative(self.skew, "skew", "1 draws evenly, 2 nearer to high")
-            check_share(self.distill, "distill", "the share of the second pass's loss that is distilled")
-            check_temperature(self.temperature)
+            check_teaching(self.distill, self.temperature)
             check_share(self.clean, "clean", "the share of steps that have a clean pass too")
             if self.clean < 1 and not self.teacher:
                 raise PofError(

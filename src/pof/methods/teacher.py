@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pof.checks import check_above_zero, check_share
+from pof.errors import PofError
 from pof.methods.protocol import RunPass
 from pof.planning import unwrap
 
@@ -13,12 +14,9 @@ from pof.planning import unwrap
 def check_teaching(distill: float, temperature: float) -> None:
     """Refuse a `distill` that is not a share, and a `temperature` that is not above zero."""
     check_share(distill, "distill", "the share of the loss that is learnt from the dense network")
-    check_temperature(temperature)
-
-
-def check_temperature(temperature: float) -> None:
-    """Refuse what is not above zero."""
     check_above_zero(temperature, "temperature", "1 compares probabilities as they are, 3 counts small ones for more")
+    if temperature != 1.0 and not distill:
+        raise PofError(f"temperature={temperature:g} has no effect without distill: set distill=0.5, say")
 
 
 class DenseTeacher:

@@ -26,14 +26,16 @@ def accuracy_table(
         Own statistics: those of BatchNorm re-estimated, nothing trained.
     """
     header = ("state", "zeros", "accuracy, %", "own statistics")
-    several = len({row.get("scope", "layer") for row in rows}) > 1
+    scopes = {row.get("scope", "layer") for row in rows}
+    several = len(scopes) > 1
     names = [f"{state_name(row)}, {row.get('scope', 'layer')}" if several else state_name(row) for row in rows]
     cells = [
         (name, f"{row['zeros']:.1%}", _percent(row["accuracy"]), _percent(row["calibrated"]))
         for name, row in zip(names, rows, strict=True)
     ]
     images = f"{test_images} training images, held out" if held_out else f"{test_images} test images"
-    return f"{text_table(header, cells)}\nTop-1 on {images}.\n{note}"
+    ranked = "\nAll layers are ranked together." if scopes == {"global"} else ""
+    return f"{text_table(header, cells)}\nTop-1 on {images}.\n{note}{ranked}"
 
 
 def state_name(row: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 python -m pof.report.results                 writes the tables anew, between the two marks of the page
 """
 
+import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,10 @@ FIGURE = ("0", "0.9", "0.7", "0.5")
 
 def main() -> None:
     """Write the tables and draw the pictures anew."""
+    argparse.ArgumentParser(
+        prog="python -m pof.report.results",
+        description="Write the tables of docs/results.md and draw the pictures anew; run it in the folder of a clone.",
+    ).parse_args()
     page, results, images = Path("docs/results.md"), Path("results"), Path("docs/images")
     records = read_records(results / "cifar10")
     page.write_text(with_tables(page.read_text(), records, read_paper(), dense_accuracy()))

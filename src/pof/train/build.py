@@ -76,7 +76,7 @@ def weights_facts(recipe: Recipe) -> dict[str, str]:
         "data": recipe.data.name,
         "recipe": recipe.hash,
         "magnitudes": magnitudes_of(recipe),
-        "scope": getattr(recipe.settings, "scope", "layer"),
+        "scope": recipe.scope,
     }
 
 

@@ -95,7 +95,7 @@ class Experiment:
     def work(self) -> float:
         """What it costs, tests too, in images that pass through a ResNet-20 forward and backward."""
         table = self.recipe.table
-        tests = 1 + len(table.states()) * len(table.scopes) * (2 if table.calibrate else 1)
+        tests = 1 + len(table.states()) * len(self.recipe.tested_scopes) * (2 if table.calibrate else 1)
         return (self.images + tests * TEST_IMAGES / 3) * COST.get(self.recipe.model.name, 1.0)
 
 

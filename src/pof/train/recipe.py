@@ -11,7 +11,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 from pof.checks import check_choice, check_not_negative, check_whole
 from pof.errors import PofError
 from pof.methods import METHODS
-from pof.states import State, pruned_state, recovered_state
+from pof.states import Scope, State, pruned_state, recovered_state
 from pof.urls import at_hand
 
 if sys.version_info >= (3, 11):
@@ -125,8 +125,9 @@ class TableRecipe:
     """The paper's six and one more: from where, up to which sparsity alpha * sign(w) is filled in."""
     calibrate: bool = True
     """Whether each state is also tested with BatchNorm statistics re-estimated."""
-    scopes: tuple[str, ...] = ("layer",)
-    """"layer" prunes every layer alike, "global" ranks the weights of all of them together; both make two tables."""
+    scopes: tuple[str, ...] = ()
+    """"layer" prunes every layer alike, "global" ranks the weights of all of them together; both make two tables, and
+    none names the method's own."""
 
     def __post_init__(self) -> None:
         self.states()
@@ -152,6 +153,16 @@ class Recipe:
     method: str = "dense"
     settings: Any = None
     """The `Settings` of the method."""
+
+    @property
+    def scope(self) -> Scope:
+        """What the method ranks together."""
+        return "global" if getattr(self.settings, "scope", "layer") == "global" else "layer"
+
+    @property
+    def tested_scopes(self) -> tuple[Scope, ...]:
+        """Those of the table; if it names none, the method's own."""
+        return cast(tuple[Scope, ...], self.table.scopes) or (self.scope,)
 
     def as_dict(self) -> dict[str, Any]:
         """Every value, defaults too, as plain data."""

@@ -4,14 +4,13 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 
 import pof
 from pof.errors import PofError
-from pof.states import Scope
 from pof.train.build import (
     build_data,
     build_elastic,
@@ -166,15 +165,15 @@ class _Run:
     def _test(self, show: Show) -> list[dict[str, Any]]:
         """Test the network in all states of the recipe's table; every rank does, so that none waits too long."""
         table, rows = self._recipe.table, []
-        states = table.states()
-        for scope in cast(tuple[Scope, ...], table.scopes):
+        states, scopes = table.states(), self._recipe.tested_scopes
+        for scope in scopes:
             try:
                 elastic = build_elastic(self._recipe, self._model, scope)
             except PofError:
                 return []  # a network of which nothing can be pruned, trained plainly
             for found in sweep(self._model, elastic, self._data, states, calibrate=table.calibrate):
                 rows.append(found.as_record())
-                show(Tested(str(found.state), len(rows), len(states) * len(table.scopes)))
+                show(Tested(str(found.state), len(rows), len(states) * len(scopes)))
         return rows
 
     def _save(self, step: int) -> None:
