@@ -67,6 +67,7 @@ def test_a_file_is_tested_with_its_own_statistics(tmp_path: Path, capsys: pytest
     assert found["statistics"] == "estimated"
     assert [(row["recover_from"], row["sparsity"]) for row in found["rows"]] == [(0.5, 0.5), (0.3, 0.7)]
     assert main(["sweep", str(file), "--bands", "0.3"]) == 2
+    assert main(["sweep", str(file), "--sparsities"]) == 2
     assert PofFile(_plain(model, tmp_path / "plain.pof")).kept_statistics() == []
 
 
