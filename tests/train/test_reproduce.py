@@ -18,7 +18,8 @@ from pof.errors import PofError
 from pof.report.result_tables import tables, total_passes
 from pof.report.results import BEGIN, END, draw_methods, draw_weights, read_paper, with_tables
 from pof.train import experiments as plan_of
-from pof.train.experiments import BUDGETS, TABLES, Experiment, experiments
+from pof.train.budgets import BUDGETS
+from pof.train.experiments import TABLES, Experiment, experiments
 from pof.train.folder import own_folder
 from pof.train.histogram import weight_histogram
 from pof.train.recipe import recipe_from
