@@ -67,6 +67,7 @@ bench: setup ## the measured bars, as JSON in results/; leave the machine alone 
 	$(BIN)/python bench/file_size.py > build/file_size.json
 	$(BIN)/python bench/stored_statistics.py > build/stored_statistics.json
 	$(BIN)/python bench/runtime.py > build/runtime.json
+	$(BIN)/python bench/scopes.py > build/scopes.json
 	$(BIN)/pof demo --json > build/demo.json
 	$(BIN)/pof demo digits --json > build/demo_digits.json
 	mv build/*.json results/

@@ -4,7 +4,7 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -128,7 +128,7 @@ def _speedup(model: nn.Module, images: Tensor) -> float | None:
 def _page(name: str, model: nn.Module, file: PofFile, rows: list[DemoRow], image: Tensor) -> Facts:
     """The facts of one of the two networks; its accuracies are with the statistics of its file."""
     _loaded(model, file, 0.0)
-    scope: Scope = "global" if file.head.scope == "global" else "layer"
+    scope = cast(Scope, file.head.scope)
     states = [(row.sparsity, row.sparsity, row.pruned if name == "nested" else row.plain) for row in rows]
     if name == "nested":
         bands = ((row.sparsity, row.recover_from, row.recovered) for row in rows)

@@ -259,22 +259,28 @@ def no_norm() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
+def loss_of_one_epoch(folder: Path, method: dict[str, Any], **others: Any) -> float:
+    """Of training on the digits, without a table."""
+    recipe = recipe_from(
+        {
+            "model": {"name": "digits_convnet"},
+            "data": {"name": "digits", "batch": 1000},
+            "run": {"epochs": 1},
+            "table": {"sparsities": [], "bands": []},
+            "method": method,
+            **others,
+        }
+    )
+    run_recipe(recipe, folder)
+    return float(next(r["loss"] for r in records(folder) if r["kind"] == "epoch"))
+
+
 def test_a_teacher_is_run_on_the_same_images(tmp_path: Path) -> None:
     losses = {}
     for sparsity in (0.0, 0.9):
-        recipe = recipe_from(
-            {
-                "model": {"name": "test_run:no_norm"},
-                "data": {"name": "digits", "batch": 1000},
-                "optimizer": {"learning_rate": 1e-9},
-                "run": {"epochs": 1},
-                "table": {"sparsities": [], "bands": []},
-                "method": {"name": "one_shot", "sparsity": sparsity, "distill": 1.0},
-            }
-        )
-        folder = tmp_path / str(sparsity)
-        run_recipe(recipe, folder)
-        losses[sparsity] = next(r["loss"] for r in records(folder) if r["kind"] == "epoch")
+        method = {"name": "one_shot", "sparsity": sparsity, "distill": 1.0}
+        still = {"model": {"name": "test_run:no_norm"}, "optimizer": {"learning_rate": 1e-9}}
+        losses[sparsity] = loss_of_one_epoch(tmp_path / str(sparsity), method, **still)
     assert losses[0.0] == pytest.approx(0.0, abs=1e-6), "it differs in nothing from its teacher"
     assert losses[0.9] > 1e-3
 
@@ -292,18 +298,8 @@ def test_divergence_against_a_plain_loop() -> None:
 def test_temperature_reaches_the_loss(tmp_path: Path) -> None:
     losses = {}
     for temperature in (1.0, 4.0):
-        recipe = recipe_from(
-            {
-                "model": {"name": "digits_convnet"},
-                "data": {"name": "digits", "batch": 1000},
-                "run": {"epochs": 1},
-                "table": {"sparsities": [], "bands": []},
-                "method": {"name": "one_shot", "sparsity": 0.9, "distill": 1.0, "temperature": temperature},
-            }
-        )
-        folder = tmp_path / str(temperature)
-        run_recipe(recipe, folder)
-        losses[temperature] = next(r["loss"] for r in records(folder) if r["kind"] == "epoch")
+        method = {"name": "one_shot", "sparsity": 0.9, "distill": 1.0, "temperature": temperature}
+        losses[temperature] = loss_of_one_epoch(tmp_path / str(temperature), method)
     assert abs(losses[4.0] / losses[1.0] - 1) > 1e-3
 
 

@@ -113,11 +113,11 @@ def choose(
             faster = [name for name in candidates if times[name] <= passed.milliseconds[name]]
             plans = [whole, *([] if faster == candidates else [Plan(program, taken, shapes, faster, threads)])]
             for plan in plans:
-                plan.run(leaves, work(plan))
+                plan.run(leaves, work(plan))  # what a plan did not foresee shows here, and not among the timings
         except UnforeseenError:
             plans, times = [], {}
     found = _in_turns([*by_plain, *(partial(plan.run, leaves, work(plan)) for plan in plans)])
-    plain, last = min(zip(found, layouts, strict=False))
+    plain, last = min(zip(found[: len(layouts)], layouts, strict=True))
     compiled, chosen = min(zip(found[len(layouts) :], plans, strict=True), key=itemgetter(0), default=(plain, None))
     if plain.least <= MARGIN * compiled.least:
         compiled, chosen = plain, None

@@ -157,7 +157,7 @@ class Recipe:
     @property
     def scope(self) -> Scope:
         """What the method ranks together."""
-        return "global" if getattr(self.settings, "scope", "layer") == "global" else "layer"
+        return cast(Scope, getattr(self.settings, "scope", "layer"))
 
     @property
     def tested_scopes(self) -> tuple[Scope, ...]:
