@@ -6,4 +6,8 @@ from setuptools import Extension, setup
 
 SOURCES = sorted(str(path) for path in Path("src/pof/core").glob("*.c"))
 
-setup(ext_modules=[Extension("pof._core", SOURCES, optional=True, extra_compile_args=["-O3", "-fvisibility=hidden"])])
+setup(
+    ext_modules=[
+        Extension("pof.core._compiled", SOURCES, optional=True, extra_compile_args=["-O3", "-fvisibility=hidden"])
+    ]
+)

@@ -15,10 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import pof
-from pof import shipped
-from pof.data import DATASETS
-from pof.train.evaluate import accuracy, calibration_batches
-from pof.train.heap import keep_freed_memory
+from pof.data import DATASETS, shipped
+from pof.trainer.accuracy_sweep import accuracy, calibration_batches
+from pof.trainer.kept_heap import keep_freed_memory
 from timing import machine
 
 BATCH = 125

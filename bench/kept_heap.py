@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from pof.models import MODELS
-from pof.train.heap import keep_freed_memory
+from pof.trainer.kept_heap import keep_freed_memory
 from timing import interleaved, machine, median_milliseconds, ratio
 
 NAMES = ("resnet20", "mobilenet_v2_cifar")

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import pof
-from pof import shipped
+from pof.data import shipped
 from timing import interleaved, machine, ratio
 
 FILES = {

@@ -20,7 +20,7 @@ from torch import nn
 
 import pof
 from pof.data import cifar10
-from pof.train.evaluate import calibration_batches
+from pof.trainer.accuracy_sweep import calibration_batches
 
 WEIGHTS = Path(__file__).parent.parent / "weights" / "cifar10-resnet20-dense.pof"
 TESTED = (0.55, 0.65, 0.75, 0.79, 0.81, 0.85, 0.87)

@@ -20,11 +20,11 @@ from torch.nn import functional as F
 import pof
 from pof.data import DATASETS
 from pof.data.protocol import Dataset
-from pof.train.build import build_method, build_model, build_optimizer
-from pof.train.heap import keep_freed_memory
-from pof.train.loop import Trainer, span_of
-from pof.train.recipe import Recipe, recipe_from
-from pof.winograd import winograd_convolutions
+from pof.trainer.from_recipe import build_method, build_model, build_optimizer
+from pof.trainer.kept_heap import keep_freed_memory
+from pof.trainer.loop import Trainer, span_of
+from pof.trainer.recipe import Recipe, recipe_from
+from pof.trainer.winograd import winograd_convolutions
 from timing import interleaved, machine, median_milliseconds, ratio
 
 BATCH = 128

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import pof
-from pof.data.digits import digits
+from pof.data.digit_images import digits
 
 EPOCHS, BATCH, SPARSITIES = 6, 64, (0.0, 0.5, 0.8, 0.9)
 

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import torch
 
 import pof
-from pof import shipped
+from pof.data import shipped
 
 DATA = shipped.network("cifar10-resnet20-nested").read_bytes()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 import pof
-from pof import shipped
+from pof.data import shipped
 
 
 def milliseconds(*calls: Callable[[], object], rounds: int = 20) -> list[float]:

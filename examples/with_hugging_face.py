@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 import pof
-from pof.data.digits import digits
+from pof.data.digit_images import digits
 
 
 class NestedTrainer(Trainer):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import pof
-from pof.data.digits import digits
+from pof.data.digit_images import digits
 
 EPOCHS = 6
 Batch = tuple[Tensor, Tensor]

@@ -1,169 +1,65 @@
-"""Imports go one way: this table says which part of `pof` may import which, and the tests hold the code to it.
+"""Imports go one way. `ROOMS` has the rooms of `src/pof` from the ground up, and what each may import.
 
-A part is a file or a folder of `src/pof`. A new one gets a row here. Rows name parts that stand above them; a part that
-needs one from further down is in the wrong place.
+The rules are checked twice: in the source of every file, imports inside functions too, and at run time, where a fresh
+interpreter imports each room and looks at what came with it.
 """
 
 import ast
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import pof
 
-FRONT_DOOR = "__init__"
+GROUND = {"errors", "checks", "core", "terminal"}
+"""What every room may import."""
 
-MAY_IMPORT: dict[str, set[str]] = {
-    # Import nothing of pof.
-    "errors": set(),
-    "table": set(),
-    "scratch": set(),
-    "eager": set(),
-    "native": set(),
-    "urls": {"errors"},
-    "replacing": {"errors", "urls"},
-    "tensor_files": {"errors", "replacing", "urls"},
-    "graphs": {"errors"},
-    # The maths: tensors in, tensors out.
-    "magnitude": {"errors", "scratch"},
-    "ladder": {"magnitude"},
-    "recovery": {"magnitude"},
-    "rows": set(),
-    "hypersign": {"rows"},
-    "memory": set(),
-    "fast_rows": {"magnitude", "native", "scratch"},
-    "winograd": {"native"},
-    # What is pruned, and how far.
-    "checks": {"errors"},
-    "globs": {"errors"},
-    "prunable": {"errors", "magnitude"},
-    "planning": {"errors", "globs", "magnitude", "prunable", "table"},
-    "states": {"errors", "magnitude", "planning"},
-    # Training: on the sphere, with the penalty, with the zeros held, on unit inputs.
-    "hooks": {"errors"},
-    "sphere": {"checks", "errors", "fast_rows", "hooks", "planning", "rows"},
-    "penalty": {"checks", "eager", "errors", "fast_rows", "hypersign", "magnitude", "planning", "rows", "scratch"},
-    "on_the_fly": {"errors", "hooks", "penalty", "planning", "sphere"},
-    "hold": {"errors", "hooks"},
-    "spherical": {"checks", "errors", "planning"},
-    # A live model at any sparsity.
-    "calibrate": {"errors"},
-    "watch": {"magnitude"},
-    "on_sphere": {"magnitude", "planning", "recovery", "rows"},
-    "weight_states": {"errors", "ladder", "magnitude", "on_sphere", "planning", "recovery", "rows", "states", "watch"},
-    "model_states": {"calibrate", "eager", "errors", "planning", "prunable", "states", "weight_states"},
-    "sensitivity": {"errors", "magnitude", "table"},
-    "choosing": {FRONT_DOOR, "errors", "magnitude", "states", "table"},
-    "elastic": {
-        "calibrate",
-        "checks",
-        "choosing",
-        "errors",
-        "globs",
-        "hold",
-        "magnitude",
-        "model_states",
-        "planning",
-        "sensitivity",
-        "states",
-        "table",
-    },
-    "pruned_pass": {"checks", "errors", "model_states", "planning", "states"},
-    # One file that holds every state.
-    "file": {
-        "calibrate",
-        "checks",
-        "elastic",
-        "errors",
-        "globs",
-        "magnitude",
-        "memory",
-        "model_states",
-        "native",
-        "on_sphere",
-        "planning",
-        "prunable",
-        "recovery",
-        "replacing",
-        "rows",
-        "states",
-        "table",
-        "urls",
-        "weight_states",
-    },
-    # Faster on a CPU.
-    "runtime": {"checks", "errors", "graphs", "memory", "native", "planning", "table"},
-    # Files for other tools.
-    "exporting": {"errors", "graphs", "planning", "replacing", "tensor_files", "urls"},
-    # The training methods, behind one protocol.
-    "methods": {
-        "calibrate",
-        "checks",
-        "errors",
-        "hold",
-        "hooks",
-        "magnitude",
-        "on_the_fly",
-        "planning",
-        "pruned_pass",
-        "rows",
-        "states",
-    },
-    # Networks, datasets, and reports: a report reads records, never a model.
-    "models": {"errors"},
-    "data": {"checks", "errors"},
-    "report": {"errors", "replacing", "table", "urls"},
-    # What there is to show of a network.
-    "portrait": {"elastic", "file", "magnitude", "planning", "rows", "runtime", "states"},
-    # Join all of it.
-    "digits_demo": {FRONT_DOOR, "data", "elastic", "errors", "models", "on_the_fly", "states"},
-    "shipped": {"checks", "data"},
-    "cifar10_demo": {FRONT_DOOR, "file", "models", "native", "portrait", "runtime", "shipped", "states"},
-    "train": {
-        FRONT_DOOR,
-        "calibrate",
-        "checks",
-        "choosing",
-        "data",
-        "elastic",
-        "errors",
-        "file",
-        "magnitude",
-        "methods",
-        "models",
-        "planning",
-        "portrait",
-        "replacing",
-        "spherical",
-        "states",
-        "tensor_files",
-        "urls",
-        "winograd",
-    },
+ROOMS: dict[str, set[str]] = {
+    "ranking": set(),
+    "planning": {"ranking"},
+    "sphere": {"ranking", "planning"},
+    "file": {"ranking", "planning"},
+    "runtime": {"planning", "file"},
+    "elastic": {"ranking", "planning", "sphere", "file", "runtime"},
+    "nested": {"ranking", "planning", "elastic"},
+    "methods": {"ranking", "planning", "sphere", "elastic", "nested"},
+    "models": set(),
+    "data": set(),
+    "trainer": {"ranking", "planning", "sphere", "file", "runtime", "elastic", "methods", "models", "data"},
+    "report": {"ranking", "planning", "file", "runtime", "elastic", "models", "data", "trainer"},
+    "cli": {"ranking", "file", "runtime", "elastic", "trainer", "report"},
 }
-"""The front door `pof/__init__.py` imports nothing until a name is used."""
+"""From the ground up: a room may only name rooms that stand above it in this list."""
 
-FREE = {"cli", "__main__"}
-"""May import all; nothing imports them."""
-
-MATHS = ("errors", "scratch", "magnitude", "ladder", "recovery", "rows", "hypersign")
+FRONT_DOOR = "__init__"
+START = "__main__"
 MATHS_PACKAGES = {"torch", "numpy"}
-"""Beside the standard library, all that the maths imports."""
-
-OPTIONAL_PACKAGES = {"torchvision", "timm", "lightning", "pytorch_lightning", "accelerate", "sklearn", "PIL"}
+"""Beside the standard library, all that `ranking` imports."""
+OPTIONAL_PACKAGES = {"torchvision", "timm", "lightning", "pytorch_lightning", "accelerate", "sklearn", "PIL", "pooch"}
 """Not needed to use pof: imported, if at all, inside the function that wants them."""
-
-USED_WHOLE = {"train": {"accelerate"}}
-"""Parts that are nothing without an optional package; whoever imports such a part says which extra is missing."""
+USED_WHOLE = {"trainer": {"accelerate"}}
+"""Rooms that are nothing without an optional package; whoever imports such a room says which extra is missing."""
+WITHOUT_TORCH = ("pof", "pof.cli.main", "pof.cli.inspect_verb", "pof.file.pof_file", "pof.core.library")
 
 ROOT = Path(pof.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 
-def part_of(file: Path) -> str:
+def room_of(file: Path) -> str:
     return file.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def module_of(file: Path) -> str:
+    parts = ["pof", *file.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(file): file for file in FILES}
 
 
 def is_for_types_only(node: ast.AST) -> bool:
@@ -193,17 +89,23 @@ def imported(source: str, package: str, inside_functions: bool = True) -> set[st
     return names
 
 
+@cache
 def imported_by(file: Path, inside_functions: bool = True) -> set[str]:
     package = ".".join(["pof", *file.relative_to(ROOT).parent.parts])
     return imported(file.read_text(), package, inside_functions)
 
 
-def parts_imported_by(file: Path) -> set[str]:
-    """The other parts of pof that a file imports; a public name taken from `pof` itself is the front door."""
-    paths = [name.split(".") for name in imported_by(file) if name.split(".")[0] == "pof"]
-    parts = {path[1] if len(path) > 1 else FRONT_DOOR for path in paths}
-    known = {part_of(other) for other in FILES}
-    return {part if part in known else FRONT_DOOR for part in parts} - {part_of(file)}
+def modules_imported_by(file: Path) -> set[str]:
+    """The modules of pof that a file imports, inside functions too; a public name taken from `pof` is the front door."""
+    found = set()
+    for name in imported_by(file):
+        if name.split(".")[0] != "pof":
+            continue
+        longest = name
+        while longest not in MODULES:
+            longest = longest.rpartition(".")[0]
+        found.add(longest)
+    return found - {module_of(file)}
 
 
 def name_of(file: Path) -> str:
@@ -211,34 +113,105 @@ def name_of(file: Path) -> str:
 
 
 def test_the_table_goes_one_way() -> None:
-    above: set[str] = {FRONT_DOOR}
-    for part, imports in MAY_IMPORT.items():
-        assert imports - above == set(), f"{part} may import only what stands above it"
-        above.add(part)
-    assert "cli" not in above, "cli imports what it wants, and nothing imports cli"
+    above: set[str] = set()
+    for room, imports in ROOMS.items():
+        assert imports - above == set(), f"{room} may import only what stands above it"
+        above.add(room)
 
 
-def test_every_part_has_a_row() -> None:
-    parts = {part_of(file) for file in FILES} - {*FREE, FRONT_DOOR}
-    assert parts - set(MAY_IMPORT) == set(), "give the new part a row in MAY_IMPORT"
+def test_every_room_has_a_row_and_nothing_else_is_loose() -> None:
+    rooms = {room_of(file) for file in FILES} - {FRONT_DOOR, START}
+    assert rooms == {*ROOMS, *GROUND}
+    assert len(list(ROOT.glob("*.py"))) <= 6
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if part_of(file) not in FREE], ids=name_of)
+@pytest.mark.parametrize("file", [file for file in FILES if room_of(file) not in (FRONT_DOOR, START)], ids=name_of)
 def test_a_file_imports_only_what_its_row_allows(file: Path) -> None:
-    assert parts_imported_by(file) - MAY_IMPORT.get(part_of(file), set()) == set()
+    room = room_of(file)
+    allowed = {room, *ROOMS.get(room, set()), *GROUND} if room not in GROUND else {"errors", "core"}
+    modules = modules_imported_by(file)
+    assert "pof" not in modules, "nothing inside imports the front door"
+    assert {module.split(".")[1] for module in modules} - allowed == set()
 
 
-@pytest.mark.parametrize("part", MATHS)
-def test_the_maths_needs_torch_and_numpy_only(part: str) -> None:
-    assert MAY_IMPORT[part] <= set(MATHS)
-    packages = {name.partition(".")[0] for name in imported_by(ROOT / f"{part}.py")}
+def test_no_module_imports_itself_in_a_circle_not_even_inside_a_function() -> None:
+    graph = {name: modules_imported_by(file) - {"pof"} for name, file in MODULES.items()}
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for other in graph[name]:
+                walk(other, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        walk(name, ())
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if room_of(file) == "ranking"], ids=name_of)
+def test_the_maths_needs_torch_and_numpy_only(file: Path) -> None:
+    packages = {name.partition(".")[0] for name in imported_by(file)}
     assert packages - MATHS_PACKAGES - set(sys.stdlib_module_names) - {"pof"} == set()
 
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_optional_packages_are_imported_where_they_are_used(file: Path) -> None:
     packages = {name.partition(".")[0] for name in imported_by(file, inside_functions=False)}
-    assert packages & (OPTIONAL_PACKAGES - USED_WHOLE.get(part_of(file), set())) == set()
+    assert packages & (OPTIONAL_PACKAGES - USED_WHOLE.get(room_of(file), set())) == set()
+
+
+def loaded_with(*modules: str) -> set[str]:
+    """What a fresh interpreter has loaded after importing `modules`."""
+    code = f"import importlib, json, sys\nfor m in {modules!r}: importlib.import_module(m)\nprint(json.dumps([*sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_at_run_time_a_room_loads_only_what_its_row_allows(room: str) -> None:
+    own = [name for name in MODULES if name.split(".")[1:2] == [room]]
+    loaded = {name.split(".")[1] for name in loaded_with(*own) if name.startswith("pof.")}
+    # What a room may import brings its own rooms along.
+    allowed, waiting = {*GROUND}, [room]
+    while waiting:
+        each = waiting.pop()
+        if each not in allowed:
+            allowed.add(each)
+            waiting += ROOMS[each]
+    assert loaded - allowed == set()
+
+
+def test_the_file_does_not_load_a_live_model() -> None:
+    own = [name for name in MODULES if name.startswith("pof.file")]
+    assert not {name for name in loaded_with(*own) if name.startswith(("pof.elastic", "pof.sphere"))}
+
+
+def test_a_live_model_loads_neither_file_nor_runtime_until_a_search_needs_them() -> None:
+    loaded = loaded_with("pof.elastic.elastic_model", "pof.elastic.pruned_pass")
+    assert not {name for name in loaded if name.startswith(("pof.file", "pof.runtime"))}
+
+
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_what_needs_no_torch_loads_none(module: str) -> None:
+    heavy = {name.partition(".")[0] for name in loaded_with(module)} & {"torch", "rich", "matplotlib", "fsspec"}
+    assert heavy == set()
+
+
+def test_a_name_has_one_meaning() -> None:
+    """A class has a name that no other class of the house has; a method's `Settings` is the one that all of them have."""
+    found: dict[str, list[str]] = {}
+    for name, file in MODULES.items():
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name.lstrip("_"), []).append(name)
+    assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    functions = {name for name in pof.__all__ if callable(getattr(pof, name))}
+    assert {name for name in MODULES if name.rpartition(".")[2] in functions} == set()
 
 
 def test_the_walk_sees_every_way_to_import() -> None:

@@ -109,7 +109,7 @@ def test_submodules_do_not_shadow_the_public_names() -> None:
 
 def test_a_name_is_the_same_object_at_home_and_at_the_front_door() -> None:
     from pof.errors import PofError
-    from pof.planning import plan
+    from pof.planning.pruning_plan import plan
 
     assert pof.plan is plan
     assert pof.PofError is PofError

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SMOKE = """
 import pathlib, torch, pof
-from pof.native import core
+from pof.core.library import core
 assert (core() is not None) == {with_core}, core()
 assert "site-packages" in pof.__file__, pof.__file__
 model, images = pof.models.resnet20().eval(), torch.randn(2, 3, 32, 32)

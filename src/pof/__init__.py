@@ -1,70 +1,81 @@
-"""Recoverable pruning for PyTorch: train once, then any sparsity in milliseconds, and back to dense bit for bit."""
+"""One neural network for every size: adapt it once, then any sparsity in milliseconds, and back bit for bit."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0.dev0"
 
-# Loaded on first use, so that `pof --help` does not wait for torch.
+# Loaded on first use: `import pof` needs numpy at most, and `pof --help` does not wait for torch.
 _HOMES = {
-    "Attached": "pof.on_the_fly",
-    "Elastic": "pof.elastic",
-    "Penalty": "pof.penalty",
-    "Plan": "pof.planning",
+    "Attached": "pof.sphere.attachment",
+    "Elastic": "pof.elastic.elastic_model",
+    "Nested": "pof.nested",
+    "Penalty": "pof.sphere.penalty",
+    "Plan": "pof.planning.pruning_plan",
     "PlanError": "pof.errors",
     "PofError": "pof.errors",
-    "PofFile": "pof.file",
+    "PofFile": "pof.file.pof_file",
     "PofFileError": "pof.errors",
-    "Sphere": "pof.sphere",
-    "SphericalConv2d": "pof.spherical",
-    "SphericalLinear": "pof.spherical",
-    "State": "pof.states",
+    "Sphere": "pof.sphere.row_sphere",
+    "SphericalConv2d": "pof.sphere.spherical_layers",
+    "SphericalLinear": "pof.sphere.spherical_layers",
+    "State": "pof.ranking.sparsity_state",
     "WeightsChangedError": "pof.errors",
-    "attach": "pof.on_the_fly",
-    "compile": "pof.runtime",
-    "export": "pof.exporting",
-    "load": "pof.file",
-    "normalize_inputs": "pof.spherical",
-    "open": "pof.file",
-    "plan": "pof.planning",
-    "pruned": "pof.pruned_pass",
-    "save": "pof.file",
+    "attach": "pof.sphere.attachment",
+    "compile": "pof.runtime.compiled_model",
+    "export": "pof.runtime.exported_files",
+    "load": "pof.file.loading",
+    "normalize_inputs": "pof.sphere.spherical_layers",
+    "open": "pof.file.pof_file",
+    "plan": "pof.planning.pruning_plan",
+    "pruned": "pof.elastic.pruned_pass",
+    "save": "pof.elastic.model_saving",
 }
+_ROOMS = ("methods", "models")
+"""Packages that are public as they are."""
 
 if TYPE_CHECKING:
+    from pof import methods as methods
     from pof import models as models
-    from pof.elastic import Elastic as Elastic
+    from pof.elastic.elastic_model import Elastic as Elastic
+    from pof.elastic.model_saving import save as save
+    from pof.elastic.pruned_pass import pruned as pruned
     from pof.errors import PlanError as PlanError
     from pof.errors import PofError as PofError
     from pof.errors import PofFileError as PofFileError
     from pof.errors import WeightsChangedError as WeightsChangedError
-    from pof.exporting import export as export
-    from pof.file import PofFile as PofFile
-    from pof.file import load as load
-    from pof.file import open as open
-    from pof.file import save as save
-    from pof.on_the_fly import Attached as Attached
-    from pof.on_the_fly import attach as attach
-    from pof.penalty import Penalty as Penalty
-    from pof.planning import Plan as Plan
-    from pof.planning import plan as plan
-    from pof.pruned_pass import pruned as pruned
-    from pof.runtime import compile as compile
-    from pof.sphere import Sphere as Sphere
-    from pof.spherical import SphericalConv2d as SphericalConv2d
-    from pof.spherical import SphericalLinear as SphericalLinear
-    from pof.spherical import normalize_inputs as normalize_inputs
-    from pof.states import State as State
+    from pof.file.loading import load as load
+    from pof.file.pof_file import PofFile as PofFile
+    from pof.file.pof_file import open as open
+    from pof.nested import Nested as Nested
+    from pof.planning.pruning_plan import Plan as Plan
+    from pof.planning.pruning_plan import plan as plan
+    from pof.ranking.sparsity_state import State as State
+    from pof.runtime.compiled_model import compile as compile
+    from pof.runtime.exported_files import export as export
+    from pof.sphere.attachment import Attached as Attached
+    from pof.sphere.attachment import attach as attach
+    from pof.sphere.penalty import Penalty as Penalty
+    from pof.sphere.row_sphere import Sphere as Sphere
+    from pof.sphere.spherical_layers import SphericalConv2d as SphericalConv2d
+    from pof.sphere.spherical_layers import SphericalLinear as SphericalLinear
+    from pof.sphere.spherical_layers import normalize_inputs as normalize_inputs
 
-__all__ = sorted([*_HOMES, "__version__", "models"])
+__all__ = sorted([*_HOMES, *_ROOMS, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":
-        return importlib.import_module("pof.models")
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _ROOMS:
         raise AttributeError(f"module 'pof' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        home = importlib.import_module(_HOMES.get(name, f"pof.{name}"))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from pof.errors import MissingPackageError
+
+        raise MissingPackageError(f"pof.{name} needs torch: pip install 'pof[torch]'", name="torch") from None
+    value = home if name in _ROOMS else getattr(home, name)
     globals()[name] = value
     return value
 

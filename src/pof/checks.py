@@ -1,9 +1,6 @@
-"""Checks of what a user passes in, shared by several classes."""
+"""Checks of what a user passes in, shared by all rooms."""
 
-from collections.abc import Mapping
 from numbers import Integral, Real
-
-from torch import Tensor
 
 from pof.errors import PofError
 
@@ -40,13 +37,3 @@ def check_share(value: object, name: str, meaning: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise PofError(f"{name}={value!r} must be 0 to 1: {meaning}")
     return float(value)
-
-
-def refuse_other_plan(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Refuse a saved state whose weights are not those of `own`, by name and shape."""
-    for name in sorted(set(state) ^ set(own)):
-        raise PofError(f"this state belongs to another plan: {name!r} is in only one of the two")
-    for name, tensor in own.items():
-        if state[name].shape != tensor.shape:
-            shapes = f"{tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
-            raise PofError(f"this state belongs to another plan: {name!r} has shape {shapes}")

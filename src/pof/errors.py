@@ -13,5 +13,13 @@ class WeightsChangedError(PofError):
     """The weights under a live `Elastic` are no longer those that it wrote."""
 
 
+class MissingPackageError(PofError, ImportError):
+    """Something needs a package that is not installed; the message names it and how to install it."""
+
+    def __init__(self, message: str, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class PofFileError(PofError):
     """A `.pof` file is broken, cut off, or of another kind; nothing was loaded."""

@@ -81,7 +81,7 @@ def test_a_host_that_never_answers(site: Any, tmp_path: Path, monkeypatch: pytes
 
 def test_a_look_up_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download_module, "SECONDS", 0.2)
-    monkeypatch.setattr(download_module.urllib.request, "urlopen", lambda *_, **__: time.sleep(1))
+    monkeypatch.setattr(download_module, "getaddrinfo", lambda *_: time.sleep(1))
     assert refused("http://example.invalid/a.bin", tmp_path) == "example.invalid does not answer within 0.2 s"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pof.native import SWITCH, core
+from pof.core.library import SWITCH, core
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def read(data: bytes, states: list[Any], **how: Any) -> list[dict[str, torch.Ten
     """The tensors at each state, or None where they are refused by a PofFileError of one line."""
     found: list[dict[str, torch.Tensor] | None] = []
     try:
-        with mock.patch("pof.file.read.open_source", return_value=BytesSource(data)):
+        with mock.patch("pof.file.pof_file.open_source", return_value=BytesSource(data)):
             opened = pof.open("broken.pof", **how)
     except pof.PofFileError as error:
         refused(error)
@@ -559,7 +559,7 @@ def test_a_file_stays_when_the_next_cannot_be_saved(tmp_path: Path, monkeypatch:
     ):  # fmt: skip
         with pytest.raises(pof.PofError):
             pof.save(model, file, **chosen)
-    for broken in ("pof.file.encode.write_head", "pof.replacing.os.fsync"):
+    for broken in ("pof.file.encode.write_head", "pof.file.atomic_write.os.fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(broken, lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
             with pytest.raises((pof.PofError, OSError), match="No space left"):

@@ -14,7 +14,7 @@ from file_helpers import ENDS, Kinds, assert_same, at_states, bits, randomised
 from torch import nn
 
 import pof
-from pof.file.source import LocalSource
+from pof.file.byte_source import LocalSource
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pof
-from pof.file import save_state_dict
+from pof.file.writing import save_state_dict
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -344,7 +344,7 @@ def test_a_recovered_model_is_stored_by_its_fill(
     assert size < kept + count * (information(0.3) + 0.7 * information(0.4 / 0.7) + 0.7) / 8 * 1.1 + 2500
     assert size < 0.72 * dense
 
-    monkeypatch.setattr("pof.file.fills.FILL_SHARE", 2.0)
+    monkeypatch.setattr("pof.file.filled_bands.FILL_SHARE", 2.0)
     assert pof.save(model, file, stages=stages, magnitudes=magnitudes) > size or stages == STAGES
     assert bits(loaded_dense(file, model)) == bits(model)
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 import pof
-from pof import native
 from pof.cli.main import main
-from pof.file import save_state_dict
-from pof.replacing import replacing
+from pof.core import library as native
+from pof.file.atomic_write import replacing
+from pof.file.writing import save_state_dict
 
 
 @pytest.fixture(params=["core", "numpy"])
@@ -104,7 +104,7 @@ def test_numbers_that_are_not_finite_are_refused(
     weight[3, 4] = value
     with monkeypatch.context() as patch:
         # A writer that does not look.
-        for module in ("pof.file.numbers", "pof.weight_states"):
+        for module in ("pof.file.weight_integers", "pof.ranking.ranked_weight"):
             patch.setattr(f"{module}.all_finite", lambda _: True)
         save_state_dict({"weight": weight}, tmp_path / "m.pof", stages=(0.5,))
     with pytest.raises(pof.PofFileError, match="not finite"):

@@ -13,12 +13,12 @@ from file_helpers import ENDS, Kinds, bits, randomised
 from torch import nn
 
 import pof
+from pof.core.library import core
 from pof.errors import PofFileError
 from pof.file.cursor import Cursor
-from pof.file.masks import MaskReader, MaskWriter
-from pof.file.patterns import count_of, members_of, patterns_of, taken_beyond
+from pof.file.position_masks import MaskReader, MaskWriter
+from pof.file.position_patterns import count_of, members_of, patterns_of, taken_beyond
 from pof.file.streams import StreamReader, StreamWriter, inflate
-from pof.native import core
 
 Switch = Callable[..., None]
 

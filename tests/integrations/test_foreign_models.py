@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import pof
-from pof.native import core
-from pof.runtime import choice
+from pof.core.library import core
+from pof.runtime import engine_choice as choice
 
 SPARSITY = 0.7
 VOCABULARY, LABELS = 40, 3

@@ -14,7 +14,8 @@ from torch.optim import SGD
 from pof.errors import PofError
 from pof.methods import Span
 from pof.methods.dsr import Dsr
-from pof.methods.moving import below, largest, random_keys, split
+from pof.methods.moving_weights import below, random_keys, split
+from pof.ranking.cuts import largest
 
 ONE = [8.0, 0.1, 7.0, 0.2, 6.0, 0.3, 5.0, 0.4]
 TWO = [4.0, 0.1, 3.0, 0.2]

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from pof.elastic.second_pass import moved
 from pof.errors import PofError
-from pof.magnitude import share_globally
 from pof.methods.masks import Masks
-from pof.methods.second_pass import moved
+from pof.ranking.shares import share_globally
 
 
 def net() -> nn.Sequential:

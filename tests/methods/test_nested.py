@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from pof.elastic.second_pass import random_states, without_trace
 from pof.errors import PofError
-from pof.methods.second_pass import random_states, without_trace
-from pof.on_the_fly import attach
+from pof.sphere.attachment import attach
 
 if TYPE_CHECKING:
     from conftest import MakeTiny

@@ -14,7 +14,7 @@ import pof
 from pof.errors import PofError
 from pof.methods.one_shot import OneShot
 from pof.methods.protocol import Span
-from pof.states import Magnitudes, Scope
+from pof.ranking.sparsity_state import Magnitudes, Scope
 
 if TYPE_CHECKING:
     from conftest import MakeTiny

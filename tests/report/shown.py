@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import pof
-from pof.native import core
-from pof.portrait import described, times_of
+from pof.core.library import core
+from pof.report.network_facts import described, times_of
 from pof.report.page import write_page
 
 ROWS: list[dict[str, Any]] = [

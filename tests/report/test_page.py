@@ -10,8 +10,8 @@ from shown import Page, facts
 
 import pof
 from pof.cli.main import main
+from pof.core.library import core
 from pof.errors import PofError
-from pof.native import core
 from pof.report.page import PARTS, write_page
 
 

@@ -7,7 +7,7 @@ import pytest
 from shown import ROWS, Page, facts, network
 
 import pof
-from pof.portrait import described
+from pof.report.network_facts import described
 
 NETWORKS = (("plain", "raw"), ("pof", "unit"), ("pruned", "raw"), ("pruned", "unit"))
 STATES = ((70, 70), (30, 70), (33, 57), (20, 60), (50, 90), (0, 99))

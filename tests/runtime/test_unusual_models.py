@@ -15,9 +15,10 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import pof
+from pof.core.library import core
 from pof.errors import PofError
-from pof.native import core
-from pof.runtime import choice, compiled
+from pof.runtime import compiled_model as compiled
+from pof.runtime import engine_choice as choice
 
 pytestmark = pytest.mark.skipif(core() is None, reason="the core was not built")
 Forward = Callable[..., Any]

@@ -5,28 +5,39 @@ import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-import pof
-from pof.cli import choose, completion, demo, evaluate, export, inspect, pack, report, reproduce, sweep, train, unpack
-from pof.cli import compile as compile_
+from pof.cli import (
+    choose_verb,
+    compile_verb,
+    completion_verb,
+    demo_verb,
+    eval_verb,
+    export_verb,
+    inspect_verb,
+    pack_verb,
+    report_verb,
+    sweep_verb,
+    train_verb,
+    unpack_verb,
+)
 from pof.errors import PofError
 
 VERBS = {
-    "demo": demo,
-    "train": train,
-    "eval": evaluate,
-    "sweep": sweep,
-    "choose": choose,
-    "pack": pack,
-    "unpack": unpack,
-    "inspect": inspect,
-    "compile": compile_,
-    "export": export,
-    "report": report,
-    "reproduce": reproduce,
-    "completion": completion,
+    "demo": demo_verb,
+    "train": train_verb,
+    "eval": eval_verb,
+    "sweep": sweep_verb,
+    "choose": choose_verb,
+    "pack": pack_verb,
+    "unpack": unpack_verb,
+    "inspect": inspect_verb,
+    "compile": compile_verb,
+    "export": export_verb,
+    "report": report_verb,
+    "completion": completion_verb,
 }
 
 
@@ -45,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         description="Recoverable pruning for PyTorch: train once, then any sparsity, and back.",
         epilog="example: pof demo",
     )
-    top.add_argument("--version", action="version", version=f"pof {pof.__version__}")
+    top.add_argument("--version", action="version", version=f"pof {version('pof')}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB")
     for name, verb in VERBS.items():
         verb.add_arguments(

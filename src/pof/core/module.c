@@ -2,7 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_core", "The compiled core of pof.", -1, NULL,
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_compiled", "The compiled core of pof.", -1, NULL,
                                         NULL,                  NULL,    NULL,                        NULL};
 
-PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__compiled(void) { return PyModule_Create(&definition); }

@@ -1,5 +1,5 @@
 /*
- * Images on their way into and between sparse convolutions (see src/pof/runtime/geometry.py): copied into padded planes,
+ * Images on their way into and between sparse convolutions (see src/pof/runtime/image_geometry.py): copied into padded planes,
  * split by phases where a convolution has a stride, and pooled.
  */
 #include <math.h>
@@ -8,6 +8,7 @@
 
 #include "export.h"
 #include "pool.h"
+#include "structures.h"
 
 /*
  * Functions of plain loops, for any processor and (where that can be asked for) for one with longer vectors: WORK is
@@ -27,25 +28,6 @@
 #endif
 
 enum { LONGEST_ROW = 8192, MOST_LANES = 16 };
-
-/* Where pixels are read: strides in floats. Image n is lane n % lanes of block n / lanes. */
-typedef struct {
-    const float *data;
-    int64_t block, lane, channel, row, column;
-} From;
-
-/* Where they are written: pixels of a row are `lanes` floats apart, rows `pitch` pixels. */
-typedef struct {
-    float *data;
-    int64_t block, channel, phase; /* floats from one to the next */
-    int64_t pitch, lanes, top, left, row_stride, column_stride;
-} To;
-
-typedef struct {
-    From from;
-    To to;
-    int64_t images, channels, height, width, threads;
-} Copy;
 
 static int64_t block_count(const Copy *c) { return (c->images + c->to.lanes - 1) / c->to.lanes; }
 
@@ -122,11 +104,6 @@ FOR_EACH_PROCESSOR(channel_mean, mean_of_channel)
 EXPORT void pof_mean_planes(const Copy *copy) {
     pool_run(channel_mean(), (void *)copy, block_count(copy) * copy->channels, (int)copy->threads);
 }
-
-typedef struct {
-    Copy planes; /* `to` has no strides of its own; height and width are those of the input */
-    int64_t kernel_height, kernel_width, stride_y, stride_x, padding_y, padding_x, out_height, out_width;
-} Pool;
 
 /* As torch's: NaN wins. */
 INLINE float larger(float a, float b) { return (b > a) | (b != b) ? b : a; }

@@ -1,5 +1,5 @@
 /*
- * The rows of a weight on the hypersphere and their penalty (src/pof/hypersign.py has the formulas), each in one pass
+ * The rows of a weight on the hypersphere and their penalty (src/pof/sphere/hypersign.py has the formulas), each in one pass
  * where torch takes many over the same memory. Rows are `length` floats, one after the other.
  */
 #include <math.h>

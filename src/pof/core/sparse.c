@@ -8,6 +8,7 @@
 
 #include "export.h"
 #include "pool.h"
+#include "structures.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define X86 1
@@ -15,26 +16,6 @@
 #endif
 
 enum { LANES = 8, MOST_VECTORS = 14 };
-
-typedef struct {
-    int32_t offset; /* bytes */
-    float weight;
-} Tap;
-
-/* As pof.runtime.kernels.SparseConv has it. */
-typedef struct {
-    const Tap *taps;
-    const int32_t *starts; /* [blocks][channels + 1]: where the taps of a channel begin, for each block of inputs */
-    const float *bias;     /* [channels] */
-    const int64_t *tile_in, *tile_out, *tile_vectors; /* [tiles]: floats from the start, and vectors of 8 floats */
-    int64_t channels, blocks, tiles;
-    int64_t out_stride; /* floats from one output channel to the next */
-    int64_t blocks_outside; /* whether blocks are the outer loop, else tiles */
-    int64_t dense;          /* whether no weight is zero, so that all channels have the same offsets */
-    int64_t rows, pitch, first_gap; /* of an output channel: floats from the first row to the next, and to its end */
-    int64_t gap, last_gap; /* floats after each row, and after the last, that are made zero */
-    float low, high;                     /* what the outputs are clipped to */
-} Conv;
 
 /* One call: a tile of the channels from `first` to `end`, one block of inputs. */
 typedef struct {
@@ -170,16 +151,11 @@ static void run_tile(Job *job, int vectors, int dense, int plain) {
     tile_plain(job, vectors);
 }
 
-/* A share of the work: some channels of some tiles. */
-typedef struct {
-    int64_t first_channel, end_channel, first_tile, end_tile;
-} Part;
-
 /*
  * Tiles run over the ends of rows; what lies between rows has to be zero for the next layer. Each tile cleans its own
  * place, so that tiles can be computed in any order, and at the same time.
  */
-static void clean_tile(const Conv *conv, float *out, const Part *part, int64_t tile) {
+static void clean_tile(const Conv *conv, float *out, const ConvPart *part, int64_t tile) {
     if (!conv->last_gap) return;
     int64_t start = conv->tile_out[tile], end = start + LANES * conv->tile_vectors[tile];
     /* The first row whose gap may reach into the tile. */
@@ -197,7 +173,7 @@ static void clean_tile(const Conv *conv, float *out, const Part *part, int64_t t
 }
 
 /* A part of one image (or of one block of images side by side). */
-static void some_work(const Conv *conv, const float *in, const float *residual, float *out, const Part *part, int plain) {
+static void some_work(const Conv *conv, const float *in, const float *residual, float *out, const ConvPart *part, int plain) {
     int64_t tiles = part->end_tile - part->first_tile;
     int64_t outer = conv->blocks_outside ? conv->blocks : tiles;
     int64_t inner = conv->blocks_outside ? tiles : conv->blocks;
@@ -224,27 +200,14 @@ static void some_work(const Conv *conv, const float *in, const float *residual, 
         }
 }
 
-/*
- * All of `images` images, `in_images` and `out_images` floats apart, each in `count` parts. A `residual` lies as `out`
- * does. `plain` runs the portable kernel.
- */
-typedef struct {
-    const Conv *conv;
-    const float *in, *residual;
-    float *out;
-    int64_t images, in_images, out_images, count;
-    const Part *parts;
-    int64_t threads, plain;
-} Call;
-
 static void some_part(void *argument, int64_t number) {
-    const Call *c = argument;
+    const ConvCall *c = argument;
     int64_t image = number / c->count;
-    some_work(c->conv, c->in + image * c->in_images, c->residual ? c->residual + image * c->out_images : 0,
+    some_work(c->conv, c->source + image * c->in_images, c->residual ? c->residual + image * c->out_images : 0,
               c->out + image * c->out_images, c->parts + number % c->count, c->plain || !pof_sparse_is_fast());
 }
 
-EXPORT void pof_sparse_conv(const Call *call) {
+EXPORT void pof_sparse_conv(const ConvCall *call) {
     pool_run(some_part, (void *)call, call->images * call->count, (int)call->threads);
 }
 

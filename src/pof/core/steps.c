@@ -2,11 +2,7 @@
 #include <stdint.h>
 
 #include "export.h"
-
-typedef struct {
-    void (*run)(const void *);
-    const void *argument;
-} Step;
+#include "structures.h"
 
 EXPORT void pof_run_steps(const Step *steps, int64_t count) {
     for (int64_t i = 0; i < count; i++) steps[i].run(steps[i].argument);

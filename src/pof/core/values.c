@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "export.h"
+#include "structures.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define X86 1
@@ -214,20 +215,6 @@ EXPORT void pof_scatter8(const uint16_t *patterns, int64_t groups, int size, con
         for (unsigned left = patterns[g], i = 0; left; left >>= 1, i++)
             if (left & 1) out[g * size + i] = *values++;
 }
-
-/* What the magnitudes of one weight are made of, and where they go. */
-typedef struct {
-    const uint16_t *plain;  /* the positions whose magnitudes have bits of their own, */
-    const uint16_t *filled; /* and those that take their row's, or absent */
-    int64_t groups, count;  /* of groups, and of weights: the last group may reach beyond them, its patterns do not */
-    int64_t length;         /* weights of a row */
-    int64_t fill_bytes;     /* of signs of the filled */
-    const uint8_t *symbols, *planes[3];
-    const uint8_t *signs, *fill_signs;
-    const void *fills; /* the rows' magnitudes */
-    void *out;         /* zero at all these positions */
-    int32_t size, base, signed_planes, wide;
-} Placing;
 
 /* Join the magnitudes of a block, fill what is filled, and put all to their places; `to` is the block's first one. */
 #define PLACE_BLOCK(NAME, TYPE, JOIN, SPREAD, FILL)                                                                   \

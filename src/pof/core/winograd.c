@@ -2,12 +2,13 @@
  * Convolutions of 3 x 3 with stride 1 and a border of 1, in images whose channels lie together (NHWC), by Winograd's
  * F(4 x 4, 3 x 3): tiles of 6 x 6 inputs and the weights are transformed, so that 36 products stand for 144. Matrices
  * B, G and A are those of A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016; weights are
- * transformed by the caller (src/pof/winograd.py).
+ * transformed by the caller (src/pof/trainer/winograd.py).
  */
 #include <stdint.h>
 
 #include "export.h"
 #include "pool.h"
+#include "structures.h"
 
 /* Elsewhere it has not been timed. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(_WIN32)
@@ -19,16 +20,6 @@ enum { LANES = 8, OUT = 4, IN = 6, POSITIONS = 36, TILES = 24, ROWS = 6, COLUMNS
 
 typedef float Vec __attribute__((vector_size(32)));
 typedef float Anywhere __attribute__((vector_size(32), aligned(4), may_alias)); /* the same, at any address */
-
-/* As pof.winograd.Call has it. */
-typedef struct {
-    const float *in, *out_gradient; /* [images][height][width][in_channels], [...][out_channels] */
-    const float *weights;           /* [36][in_channels][out_channels] */
-    float *out;                     /* as out_gradient: what a convolution writes */
-    float *weight_gradients;        /* [parts][36][in_channels][out_channels]: what the gradient is added to */
-    float *scratch;                 /* [parts][pof_winograd_scratch] */
-    int64_t images, height, width, in_channels, out_channels, parts;
-} Call;
 
 /* Where a tile begins. */
 typedef struct {
@@ -67,13 +58,13 @@ PART_OF_FAST void transform_gradient(const Vec *g, Vec *to, int step) {
     to[5 * step] = g[3];
 }
 
-static Tile tile_at(const Call *call, int64_t number) {
+static Tile tile_at(const WinogradCall *call, int64_t number) {
     int64_t across = call->width / OUT, each = across * (call->height / OUT);
     return (Tile){number / each, number % each / across * OUT, number % across * OUT};
 }
 
 /* The inputs of a tile, transformed, to [36] vectors that lie `stride` floats apart; outside of the image they are 0. */
-FAST static void take_inputs(const Call *call, Tile tile, int64_t channel, float *to, int64_t stride) {
+FAST static void take_inputs(const WinogradCall *call, Tile tile, int64_t channel, float *to, int64_t stride) {
     static const float zeros[LANES];
     Vec half[IN * IN];
     int64_t channels = call->in_channels, steps[IN];
@@ -97,7 +88,7 @@ FAST static void take_inputs(const Call *call, Tile tile, int64_t channel, float
 }
 
 /* The gradients of a tile's outputs, transformed, as `take_inputs`. */
-FAST static void take_gradients(const Call *call, Tile tile, int64_t channel, float *to, int64_t stride) {
+FAST static void take_gradients(const WinogradCall *call, Tile tile, int64_t channel, float *to, int64_t stride) {
     Vec half[IN * OUT];
     int64_t channels = call->out_channels;
     const float *from =
@@ -115,7 +106,7 @@ FAST static void take_gradients(const Call *call, Tile tile, int64_t channel, fl
 }
 
 /* The outputs of a tile, from their transformed form. */
-FAST static void give_outputs(const Call *call, Tile tile, int64_t channel, const float *from, int64_t stride) {
+FAST static void give_outputs(const WinogradCall *call, Tile tile, int64_t channel, const float *from, int64_t stride) {
     Vec half[OUT * IN];
     int64_t channels = call->out_channels;
     float *to = call->out + ((tile.image * call->height + tile.row) * call->width + tile.column) * channels + channel;
@@ -187,7 +178,7 @@ EXPORT int64_t pof_winograd_scratch(int64_t in_channels, int64_t out_channels) {
 
 /* Some of the images: their outputs, or what they add to the gradient of the weights. */
 FAST static void some_images(void *argument, int64_t part) {
-    const Call *call = argument;
+    const WinogradCall *call = argument;
     int64_t ins = call->in_channels, outs = call->out_channels, scratch = pof_winograd_scratch(ins, outs);
     int64_t each = call->height / OUT * (call->width / OUT);
     int64_t first = call->images * part / call->parts * each, end = call->images * (part + 1) / call->parts * each;
@@ -221,7 +212,7 @@ FAST static void some_images(void *argument, int64_t part) {
 EXPORT int64_t pof_has_winograd(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 /* A convolution, or, where `weight_gradients` is given, the gradient of its weights. Channels: multiples of 16. */
-EXPORT void pof_winograd(const Call *call) { pool_run(some_images, (void *)call, call->parts, (int)call->parts); }
+EXPORT void pof_winograd(const WinogradCall *call) { pool_run(some_images, (void *)call, call->parts, (int)call->parts); }
 
 #else
 

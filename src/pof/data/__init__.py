@@ -1,25 +1,25 @@
 """Datasets, one file each; `DATASETS` finds one by its name."""
 
-from collections.abc import Callable
+from pof.data.cifar10_images import cifar10
+from pof.data.digit_images import digits, digits_dataset
+from pof.data.fashion_mnist_images import fashion_mnist
+from pof.data.image_folder import ImageFolder
+from pof.data.protocol import Dataset, KnownDataset
+from pof.data.tensor_dataset import TensorDataset
 
-from pof.data.cifar10 import cifar10
-from pof.data.digits import digits, digits_dataset
-from pof.data.fashion_mnist import fashion_mnist
-from pof.data.imagefolder import ImageFolder
-from pof.data.protocol import Dataset
-from pof.data.tensors import TensorDataset
-
-DATASETS: dict[str, Callable[..., Dataset]] = {
-    "digits": digits_dataset,
-    "cifar10": cifar10,
-    "fashion_mnist": fashion_mnist,
-    "imagefolder": ImageFolder,
+DATASETS = {
+    "digits": KnownDataset(digits_dataset, (1, 8, 8)),
+    "cifar10": KnownDataset(cifar10, (3, 32, 32)),
+    "fashion_mnist": KnownDataset(fashion_mnist, (1, 28, 28)),
+    "imagefolder": KnownDataset(ImageFolder, None, settings=("root", "workers")),
 }
+"""By the name that a recipe has for it."""
 
 __all__ = [
     "DATASETS",
     "Dataset",
     "ImageFolder",
+    "KnownDataset",
     "TensorDataset",
     "cifar10",
     "digits",

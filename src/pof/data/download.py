@@ -1,38 +1,23 @@
-"""Download a file: to a temporary name first, within a time limit, with a progress bar and a checksum."""
+"""Download a file with pooch: to a temporary name first, within a time limit, with a progress bar and a checksum."""
 
-import hashlib
-import queue
+import logging
 import sys
 import threading
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Protocol
-from urllib.error import HTTPError, URLError
+from socket import getaddrinfo
+from typing import Any
 from urllib.parse import urlsplit
 
-from pof.errors import PofError
+from pof.errors import MissingPackageError, PofError
+from pof.terminal.progress_bars import Bars
 
 SECONDS = 10.0
-"""How long a host may take to answer, and later to send the next piece."""
-PIECE = 1 << 18
-
-
-class _Hash(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-
-    def hexdigest(self) -> str: ...
+"""How long a host may take to be found, to answer, and later to send the next piece."""
 
 
 def checksum_of(path: Path, algorithm: str) -> str:
     """The checksum of a file in our notation, `algorithm:hex`."""
-    digest = _hash(algorithm)
-    with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            digest.update(piece)
-    return f"{algorithm}:{digest.hexdigest()}"
+    return f"{algorithm}:{_pooch().file_hash(str(path), alg=algorithm)}"
 
 
 def algorithm_of(checksum: str) -> str:
@@ -45,108 +30,107 @@ def download(url: str, to: Path, checksum: str) -> None:
 
     Args:
         url: of http or https.
-        to: where to; a file `NAME.part` beside it holds what has come so far.
+        to: where to; a temporary file beside it holds what has come so far.
         checksum: `md5:0123...` or another algorithm of hashlib.
 
     Raises:
         PofError: the host cannot be reached or takes over 10 s to answer, or what it sends is not the file.
         OSError: the file cannot be written.
     """
-    part = to.with_name(to.name + ".part")
-    try:
-        found = f"{algorithm_of(checksum)}:{_receive(url, part, _hash(algorithm_of(checksum)))}"
-        if found != checksum:
-            raise PofError(f"{url} has changed or is damaged: its checksum is {found}, not {checksum}")
-        part.replace(to)
-    finally:
-        part.unlink(missing_ok=True)
+    pooch = _pooch()
+    from requests import exceptions
 
-
-def _hash(algorithm: str) -> _Hash:
-    return hashlib.new(algorithm, usedforsecurity=False)
-
-
-def _receive(url: str, to: Path, digest: _Hash) -> str:
-    with _open(url) as response, to.open("wb") as file:
-        size = int(response.headers.get("Content-Length") or 0)
-        received = 0
-        with _bar(url, size) as bar:
-            for piece in _pieces(url, response):
-                digest.update(piece)
-                file.write(piece)
-                received += len(piece)
-                bar.show(received)
-    if size and received != size:
-        raise PofError(f"{url} broke off after {received:,} of {size:,} bytes")
-    return digest.hexdigest()
-
-
-def _pieces(url: str, response: HTTPResponse) -> Iterator[bytes]:
-    while True:
+    if not to.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(to.parent)!r}")
+    host = urlsplit(url).hostname
+    _look_up(host or "")
+    with Bars() as bars:
+        fetch = pooch.HTTPDownloader(timeout=SECONDS, progressbar=_Progress(bars, url))
         try:
-            piece = response.read(PIECE)
-        except (OSError, HTTPException) as error:
-            raise PofError(f"{url} broke off: {error or type(error).__name__}") from error
-        if not piece:
-            return
-        yield piece
+            pooch.core.stream_download(url, to, checksum, fetch)
+        except exceptions.HTTPError as error:
+            raise PofError(f"{url} answers {error.response.status_code} {error.response.reason}") from error
+        except exceptions.ConnectTimeout as error:
+            raise PofError(f"{host} does not answer within {SECONDS:g} s") from error
+        except exceptions.ChunkedEncodingError as error:
+            raise PofError(f"{url} broke off: {_reason(error)}") from error
+        except (exceptions.ConnectionError, exceptions.Timeout) as error:
+            # requests has one error for both; only one of them names the time.
+            broke_off = "Read timed out" in str(error)
+            what = f"{url} broke off: timed out" if broke_off and fetch.progressbar.total else None
+            late = f"{host} does not answer within {SECONDS:g} s" if broke_off else None
+            raise PofError(what or late or f"{host} cannot be reached: {_reason(error)}") from error
+        except ValueError as error:
+            found = f"{algorithm_of(checksum)}:{str(error).rpartition('Downloaded hash: ')[2].rstrip('.') or '?'}"
+            raise PofError(f"{url} has changed or is damaged: its checksum is not {checksum} ({found})") from error
 
 
-def _open(url: str) -> HTTPResponse:
-    # In a thread, because a socket's own limit counts neither the look-up of the name nor each further address.
-    answers: queue.SimpleQueue[HTTPResponse | Exception] = queue.SimpleQueue()
+class _Progress:
+    """What pooch tells of a download, as a bar on a terminal and as one line elsewhere."""
+
+    def __init__(self, bars: Bars, url: str) -> None:
+        self._bars, self._name, self._host = bars, url.rpartition("/")[2], urlsplit(url).hostname
+        self._total, self._done = 0, 0
+
+    @property
+    def total(self) -> int:
+        """Bytes in all; 0 if the host does not say."""
+        return self._total
+
+    @total.setter
+    def total(self, total: int) -> None:
+        self._total = total
+        if not self._bars.live:
+            amount = f" ({total / 1e6:.1f} MB)" if total else ""
+            print(f"downloading {self._name}{amount} from {self._host}", file=sys.stderr)
+
+    def update(self, more: int) -> None:
+        """So many bytes have come."""
+        self._done = min(self._done + more, self._total or self._done + more)
+        if self._bars.live:
+            amount = f"{self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB from {self._host}"
+            self._bars.update(self._name, self._done, self._total or self._done, amount)
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._done = 0
+
+    def close(self) -> None:
+        """Nothing to do: the bars are closed by whoever opened them."""
+
+
+def _look_up(host: str) -> None:
+    """Give up a look-up that hangs, which no limit of a connection counts."""
+    failed: list[OSError] = []
 
     def ask() -> None:
         try:
-            request = urllib.request.Request(url, headers={"User-Agent": "pof"})
-            answers.put(urllib.request.urlopen(request, timeout=SECONDS))
-        except Exception as error:
-            answers.put(error)
+            getaddrinfo(host, None)
+        except OSError as error:
+            failed.append(error)
 
-    threading.Thread(target=ask, daemon=True).start()
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    if thread.is_alive():
+        raise PofError(f"{host} does not answer within {SECONDS:g} s")
+    if failed:
+        raise PofError(f"{host} cannot be reached: {failed[0].strerror or failed[0]}")
+
+
+def _pooch() -> Any:
     try:
-        answer = answers.get(timeout=SECONDS)
-    except queue.Empty:
-        raise PofError(f"{urlsplit(url).hostname} does not answer within {SECONDS:g} s") from None
-    if isinstance(answer, HTTPError):
-        answer.close()
-        raise PofError(f"{url} answers {answer.code} {answer.reason}")
-    if isinstance(answer, Exception):
-        reason = answer.reason if isinstance(answer, URLError) else answer
-        raise PofError(f"{urlsplit(url).hostname} cannot be reached: {reason}") from answer
-    return answer
+        import pooch
+    except ModuleNotFoundError:
+        raise MissingPackageError("datasets need pooch: pip install 'pof[data]'", name="pooch") from None
+    pooch.get_logger().setLevel(logging.WARNING)
+    return pooch
 
 
-class _Bar:
-    """Shows how far a download is: a bar on a terminal, nothing elsewhere."""
-
-    def __init__(self, name: str, size: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.progress import TransferSpeedColumn as SpeedColumn
-
-        console = Console(stderr=True)
-        self.live = console.is_terminal
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            SpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        self.progress = Progress(*columns, console=console, disable=not self.live)
-        self._task = self.progress.add_task(name, total=size or None)
-
-    def show(self, received: int) -> None:
-        self.progress.update(self._task, completed=received)
-
-
-@contextmanager
-def _bar(url: str, size: int) -> Iterator[_Bar]:
-    name, host = url.rpartition("/")[2], urlsplit(url).hostname
-    bar = _Bar(name, size)
-    if not bar.live:
-        amount = f" ({size / 1e6:.1f} MB)" if size else ""
-        print(f"downloading {name}{amount} from {host}", file=sys.stderr)
-    with bar.progress:
-        yield bar
+def _reason(error: BaseException) -> str:
+    """The innermost cause, which says in one line what requests wraps in several."""
+    inner: BaseException = error
+    while isinstance(inner, BaseException):
+        last = inner
+        inner = next((a for a in inner.args if isinstance(a, BaseException)), getattr(inner, "reason", None))  # type: ignore[assignment]
+    return (str(last) or type(last).__name__).splitlines()[0]

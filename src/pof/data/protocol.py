@@ -1,7 +1,8 @@
 """What a dataset is: the training loop calls these few functions and knows nothing else of it."""
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -54,3 +55,18 @@ class Dataset(Protocol):
 
         Each rank gets a run of neighbours: the ranks' images, joined in the order of the ranks, are the split.
         """
+
+
+@dataclass(frozen=True)
+class KnownDataset:
+    """A dataset that recipes can ask for by name: how to make it, and what is known of it before it is there."""
+
+    make: Callable[..., Dataset]
+    shape: tuple[int, int, int] | None
+    """Channels, height and width of its images; None if the user's own images decide."""
+    settings: tuple[str, ...] = ()
+    """The keys of a recipe's `[data]` that `make` takes."""
+
+    def __call__(self, **settings: Any) -> Dataset:
+        """Make it."""
+        return self.make(**settings)

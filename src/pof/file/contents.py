@@ -7,16 +7,14 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from pof.errors import PlanError, PofError
+from pof.errors import PofError
 from pof.file.header import MOST_ELEMENTS
-from pof.file.numbers import DTYPES
-from pof.globs import as_globs, matches, refuse_unmatched
-from pof.planning import Entry, plan, unwrap
-from pof.prunable import extent, identity, overlap
-
-PRUNABLE = (torch.float32, torch.float16, torch.bfloat16)
-EMBEDDING = "embed"
-COLOURS = 3
+from pof.file.weight_integers import DTYPES
+from pof.planning.entry import Entry
+from pof.planning.plan_of_tensors import PRUNABLE, plan_of_tensors
+from pof.planning.pruning_plan import plan
+from pof.planning.shared_memory import extent, identity, overlap
+from pof.planning.wrappers import unwrap
 
 
 @dataclass(frozen=True)
@@ -54,43 +52,9 @@ def contents_of_model(
 def contents_of_state_dict(
     state: Mapping[str, Tensor], include: Iterable[str] = (), exclude: Iterable[str] = ()
 ) -> Contents:
-    """A state_dict without its model: what is called weight and has two or more dimensions is pruned.
-
-    As everywhere, the first convolution is not, and embeddings (by their name) are not; `include` overrules.
-    """
+    """A state_dict without its model, pruned as `plan_of_tensors` says."""
     tensors, aliases = _without_aliases(state)
-    include, exclude = as_globs(include, "include"), as_globs(exclude, "exclude")
-    names = [(name,) for name in tensors]
-    refuse_unmatched(include, "include", names)
-    refuse_unmatched(exclude, "exclude", names)
-    likely = [name for name, value in tensors.items() if _is_weight(name, value)]
-    first = first_convolution({name: tensors[name] for name in likely})
-    if not include:
-        likely = [name for name in likely if name != first and EMBEDDING not in name.lower()]
-    entries = [
-        Entry(name, "", tuple(tensors[name].shape))
-        for name in likely
-        if not matches((name,), exclude) and (not include or matches((name,), include))
-    ]
-    if not entries:
-        raise PlanError("nothing to prune: no tensor called weight with two dimensions or more; name some with include")
-    return Contents(tensors, aliases, tuple(entries), tuple(state))
-
-
-def first_convolution(weights: Mapping[str, Tensor]) -> str | None:
-    """The convolution of the images: the first; of sorted names, as safetensors has them, that of three channels."""
-    convolutions = [name for name, weight in weights.items() if weight.dim() > 2]
-    of_colours = [name for name in convolutions if weights[name].shape[1] == COLOURS]
-    return next(iter((list(weights) == sorted(weights) and of_colours) or convolutions), None)
-
-
-def _is_weight(name: str, value: Tensor) -> bool:
-    return (
-        name.rpartition(".")[2].endswith("weight")
-        and value.dim() >= 2
-        and value.dtype in PRUNABLE
-        and bool(value.numel())
-    )
+    return Contents(tensors, aliases, plan_of_tensors(tensors, include, exclude), tuple(state))
 
 
 def _without_aliases(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -8,20 +8,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pof.core.large_buffers import fresh_parts
 from pof.errors import PofFileError
-from pof.file import statistics
+from pof.file import statistics_stream, stored_statistics
+from pof.file.chunk_layout import Chunk, Needed
 from pof.file.cursor import Cursor
-from pof.file.flat import Flat, read_signs
+from pof.file.flat_weights import Flat, read_signs
 from pof.file.header import Head, TensorInfo
-from pof.file.layout import Chunk, Needed
-from pof.file.magnitudes_in import MagnitudeReader
-from pof.file.masks import MaskReader
-from pof.file.numbers import DTYPES, WIDTHS, held_as, largest_symbol, stored_kind, to_weight
-from pof.file.patterns import Patterns, count_of, group_size, members_of, taken_beyond
+from pof.file.magnitude_reader import MagnitudeReader
+from pof.file.number_types import WIDTHS
+from pof.file.position_masks import MaskReader
+from pof.file.position_patterns import Patterns, count_of, group_size, members_of, taken_beyond
 from pof.file.streams import StreamReader
-from pof.memory import fresh_parts
-from pof.planning import Entry
-from pof.states import State
+from pof.file.weight_integers import DTYPES, held_as, largest_symbol, stored_kind, to_weight
+from pof.ranking.row_layout import RowLayout
+from pof.ranking.sparsity_state import State
 
 
 class Decoder:
@@ -30,14 +31,14 @@ class Decoder:
     def __init__(self, head: Head) -> None:
         self.head = head
         self.plain: dict[str, Tensor] = {}
-        self.statistics: dict[State, statistics.Steps] = {}
-        self.norm_layers: list[statistics.Norm] = []
+        self.statistics: dict[State, statistics_stream.RealDifferences] = {}
+        self.norm_layers: list[statistics_stream.Norm] = []
         self._pruned = head.of_role("pruned")
         self._flats = _empty(self._pruned, head.values)
         self._norms: dict[str, Tensor] = {}
         self._scales: dict[str, Tensor] = {}
         self._signs: dict[int, list[tuple[Patterns, NDArray[np.uint8]]]] = {}
-        """Of each boundary whose signs were read: positions and signs, a weight each."""
+        """Of each boundary whose signs were read: positions and signs, one pair per weight."""
         self._alphas: dict[int, NDArray[np.float32]] = {}
 
     def read(self, chunk: Chunk, data: bytes | memoryview) -> None:
@@ -53,8 +54,8 @@ class Decoder:
         else:
             self._read_values(streams, rest=kind == "rest")
         channels = sum(self.plain[name].numel() for norm in self.norm_layers for name in norm)
-        for state, steps in statistics.decode(streams.next(), channels).items():
-            self.statistics[state] = statistics.real(self.plain, steps, self.norm_layers)
+        for state, steps in statistics_stream.decode(streams.next(), channels).items():
+            self.statistics[state] = stored_statistics.real(self.plain, steps, self.norm_layers)
         streams.end()
 
     def weights(self) -> dict[str, Tensor]:
@@ -91,11 +92,13 @@ class Decoder:
             if stored is torch.bool and bool((flat > 1).any()):
                 raise PofFileError(f"tensor {info.name!r} holds a bool that is neither 0 nor 1")
             self.plain[info.name] = flat.view(stored).reshape(info.shape).to(DTYPES[info.dtype])
-        self.norm_layers = statistics.norms_of(self.plain)
+        self.norm_layers = statistics_stream.norms_of({name: value.shape for name, value in self.plain.items()})
         norms, scales = Cursor(streams.next()), Cursor(streams.next())
         for info in self._pruned:
             if self.head.magnitudes == "unit":
-                self._norms[info.name] = _floats(norms, _norms_shape(info), f"a norm of {info.name!r}")
+                self._norms[info.name] = _floats(
+                    norms, RowLayout(info.groups).norms_shape(info.shape), f"a norm of {info.name!r}"
+                )
             if self.head.values == "int8":
                 self._scales[info.name] = _floats(scales, (info.shape[0],), f"a scale of {info.name!r}")
         for cursor in (*joined.values(), norms, scales):
@@ -161,12 +164,6 @@ def _joined(planes: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     if len({len(plane) for plane in planes}) > 1:
         raise PofFileError("the streams of the bytes of a number are not equally long")
     return np.stack(planes, axis=1).reshape(-1)
-
-
-def _norms_shape(info: TensorInfo) -> tuple[int, ...]:
-    """The shape of the rows' norms: size 1 in each dimension of a row."""
-    view, dims = Entry(info.name, "", info.shape, info.groups).rows(torch.empty(info.shape, device="meta"))
-    return tuple(1 if number in dims else size for number, size in enumerate(view.shape))
 
 
 def _floats(cursor: Cursor, shape: tuple[int, ...], what: str) -> Tensor:

@@ -1,6 +1,5 @@
 """Tensors to chunks. See SPEC.md."""
 
-import copy
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,38 +10,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pof.calibrate import check_batches
 from pof.checks import check_choice
-from pof.elastic import Elastic
 from pof.errors import PofError
-from pof.file import statistics
+from pof.file import statistics_stream
+from pof.file.byte_source import write_bytes
+from pof.file.chunk_layout import BASE, Chunk, chunks_for, chunks_of, needed_for
 from pof.file.contents import Contents
-from pof.file.flat import Flat, write_signs
+from pof.file.flat_weights import Flat, write_signs
 from pof.file.header import CHOICES, Head, TensorInfo, check_stages, write_head
-from pof.file.layout import BASE, Chunk, chunks_for, chunks_of, needed_for
-from pof.file.magnitudes_out import MagnitudeWriter, collect
-from pof.file.masks import MaskWriter
-from pof.file.numbers import WIDTHS, rounded, stored_kind, to_integers
-from pof.file.patterns import group_size, patterns_of, taken_beyond
-from pof.file.source import write_bytes
+from pof.file.magnitude_writer import MagnitudeWriter, collect
+from pof.file.number_types import WIDTHS
+from pof.file.position_masks import MaskWriter
+from pof.file.position_patterns import group_size, patterns_of, taken_beyond
+from pof.file.statistics_stream import Differences, norms_of
+from pof.file.stored_statistics import differences
 from pof.file.streams import StreamWriter
-from pof.magnitude import keep_mask
-from pof.planning import Entry, unwrap
-from pof.states import Magnitudes, Scope, State, band_counts, pruned_state
-from pof.weight_states import ElasticWeight
+from pof.file.weight_integers import rounded, stored_kind, to_integers
+from pof.planning.entry import Entry
+from pof.ranking.ranked_weight import RankedWeight
+from pof.ranking.shares import band_counts
+from pof.ranking.sparsity_state import Magnitudes, Scope, State, pruned_state
 
-Values = str
 Bools = NDArray[np.bool_]
 
 
 class StoredWeight:
     """One pruned tensor on its way into the file."""
 
-    def __init__(self, entry: Entry, weight: Tensor, values: Values, magnitudes: Magnitudes) -> None:
+    def __init__(self, entry: Entry, weight: Tensor, values: str, magnitudes: Magnitudes) -> None:
         self.entry = entry
         self.stored, self.scales = rounded(entry.name, weight, values)
-        self.elastic = ElasticWeight(entry, nn.Parameter(self.stored, requires_grad=False), magnitudes)
-        self.elastic.dense()
+        self.ranked = RankedWeight(self.stored, entry.layout, magnitudes, name=entry.name)
         size = group_size(entry.shape)
         integers = to_integers(self.stored, values, self.scales)
         self.flat = Flat(
@@ -57,14 +55,13 @@ class StoredWeight:
         """Which weights are not zero and kept when `count` are pruned."""
         if count == self._kept_at[0]:
             return self._kept_at[1]
-        mask = keep_mask(self.elastic.keys(), self.elastic.cut(count))
-        found: Bools = mask.reshape(-1).numpy() & self.nonzero
+        found: Bools = self.ranked.kept(count).reshape(-1).numpy() & self.nonzero
         self._kept_at = (count, found)
         return found
 
     def has_hidden(self) -> bool:
         """Whether a weight that is not zero has a key that is, so that ranking needs the whole file."""
-        return bool(np.count_nonzero(self.nonzero & (self.elastic.keys().reshape(-1) == 0).numpy()))
+        return bool(np.count_nonzero(self.nonzero & (self.ranked.keys().reshape(-1) == 0).numpy()))
 
     def negative_zeros(self) -> Bools:
         """Which weights are zero with a sign."""
@@ -76,7 +73,7 @@ class Encoder:
     """Turns contents into chunks."""
 
     def __init__(
-        self, contents: Contents, values: Values, stages: Sequence[float], scope: Scope, magnitudes: Magnitudes
+        self, contents: Contents, values: str, stages: Sequence[float], scope: Scope, magnitudes: Magnitudes
     ) -> None:
         for name, value in (("values", values), ("scope", scope), ("magnitudes", magnitudes)):
             check_choice(value, name, CHOICES[name])
@@ -84,33 +81,29 @@ class Encoder:
         self._contents, self._values, self._scope, self._magnitudes = contents, values, scope, magnitudes
         entries = contents.entries
         self._weights = [StoredWeight(e, contents.tensors[e.name], values, magnitudes) for e in entries]
-        keys = [weight.elastic.keys_across() for weight in self._weights] if scope == "global" else None
-        self._counts = [[n for n, _ in band_counts(entries, keys, pruned_state(stage))] for stage in self.stages]
-        self._statistics: dict[Chunk, list[tuple[State, statistics.Differences]]] = {}
+        keys = [weight.ranked.keys_across() for weight in self._weights] if scope == "global" else None
+        sizes, fixed = [entry.weights for entry in entries], [entry.sparsity for entry in entries]
+        states = map(pruned_state, self.stages)
+        self._counts = [[zeros for zeros, _ in band_counts(sizes, fixed, keys, state)] for state in states]
+        self._statistics: dict[Chunk, list[tuple[State, Differences]]] = {}
         self._plain = {n: t for n, t in contents.tensors.items() if n not in {entry.name for entry in entries}}
         self._own: dict[int, list[Bools]] = {}
 
-    def calibrate(
-        self, model: nn.Module, globs: dict[str, Any], batches: Iterable[Any], states: Sequence[State]
-    ) -> None:
-        """Estimate the statistics of `states` on a copy of the model with the weights that the file will hold."""
-        check_batches(batches)
-        copied, data = copy.deepcopy(unwrap(model)), list(batches)
-        parameters = copied.state_dict()
-        with torch.no_grad():
-            for weight in self._weights:
-                parameters[weight.entry.name].copy_(weight.stored)
-            for name, tensor in self._plain.items():
-                parameters[name].copy_(self._plain_stored(tensor))
-        elastic = Elastic(copied, scope=self._scope, magnitudes=self._magnitudes, **globs)
-        norms = statistics.norms_of(self._plain)
-        # The stages are what a reader of a part of the file has to interpolate between.
-        for state in dict.fromkeys((*states, *map(pruned_state, self.stages))):
-            with elastic.at(state.sparsity, state.band_start):
-                elastic.calibrate(data)
-                found = statistics.differences(self._plain, copied.state_dict(), norms)
-            chunk = chunks_for(needed_for(state, self.stages, whole=self._whole()), self.stages)[-1]
-            self._statistics.setdefault(chunk, []).append((state, found))
+    @torch.no_grad()
+    def fill(self, model: nn.Module) -> None:
+        """Give a copy of the model the dense weights that the file will hold."""
+        parameters = model.state_dict()
+        for weight in self._weights:
+            parameters[weight.entry.name].copy_(weight.stored)
+        for name, tensor in self._plain.items():
+            parameters[name].copy_(self._plain_stored(tensor))
+
+    def keep_statistics(self, state: State, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the BatchNorm statistics among `tensors`, a state_dict, for `state`."""
+        norms = norms_of({name: value.shape for name, value in self._plain.items()})
+        found = differences(self._plain, tensors, norms)
+        chunk = chunks_for(needed_for(state, self.stages, whole=self._whole()), self.stages)[-1]
+        self._statistics.setdefault(chunk, []).append((state, found))
 
     def write(self, path: str | Path, metadata: Mapping[str, str]) -> int:
         """Write the file."""
@@ -182,7 +175,7 @@ class Encoder:
             for weight, members in zip(self._weights, self._members(chunk.boundary), strict=True):
                 magnitudes.add(weight.flat, members, patterns_of(members, weight.flat.size))
             magnitudes.write(out)
-        out.add([statistics.encode(self._statistics.get(chunk, []))])
+        out.add([statistics_stream.encode(self._statistics.get(chunk, []))])
         return out.chunk()
 
     def _write_base(self, out: StreamWriter) -> None:
@@ -192,7 +185,7 @@ class Encoder:
             planes = [flat.view(torch.uint8).reshape(flat.numel(), width).numpy() for flat in same]
             for number in range(width):
                 out.add([np.ascontiguousarray(plane[:, number]) for plane in planes])
-        for rows in ([w.elastic.norms for w in self._weights], [w.scales for w in self._weights]):
+        for rows in ([w.ranked.norms for w in self._weights], [w.scales for w in self._weights]):
             out.add([part.float().contiguous().numpy().reshape(-1).view(np.uint8) for part in rows if part is not None])
 
     def _members(self, boundary: int) -> list[Bools]:
@@ -230,7 +223,7 @@ class Encoder:
 
     def _alphas(self, boundary: int) -> NDArray[np.uint8]:
         found = [
-            weight.elastic.alpha_of((self._counts[boundary][i], self._counts[above][i]))
+            weight.ranked.alpha((self._counts[boundary][i], self._counts[above][i]))
             for i, weight in enumerate(self._weights)
             for above in range(boundary)
         ]

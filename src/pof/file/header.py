@@ -6,13 +6,13 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from pof.errors import PofError, PofFileError
-from pof.file.layout import Chunk, chunks_of
-from pof.file.numbers import DTYPES
+from pof.file.chunk_layout import Chunk, chunks_of
+from pof.file.number_types import ITEM_SIZES
 from pof.file.streams import DEFLATE_MOST, deflate, inflate
-from pof.magnitude import check_sparsity
+from pof.ranking.sparsity import check_sparsity
 
 MAGIC = b"\x93POF\r\n\x1a\n"
 VERSION = 1
@@ -22,6 +22,7 @@ MOST_HEAD = 1 << 23
 MOST_ELEMENTS = 1 << 40
 MOST_DIMENSIONS = 64
 MOST_MESSAGE = 300
+StoredValues = Literal["exact", "fp16", "int8"]
 CHOICES = {"values": ("exact", "fp16", "int8"), "scope": ("layer", "global"), "magnitudes": ("raw", "unit")}
 
 
@@ -169,7 +170,7 @@ def _tensor(item: list[Any]) -> TensorInfo:
     sizes_are_fine = len(shape) <= MOST_DIMENSIONS and all(type(size) is int and size >= 0 for size in shape)
     if not sizes_are_fine or prod(max(size, 1) for size in shape) > MOST_ELEMENTS:
         raise PofFileError(f"tensor {name!r} claims the shape {shape}")
-    if item[2] not in DTYPES:
+    if item[2] not in ITEM_SIZES:
         raise PofFileError(f"tensor {name!r} has the unknown type {item[2]!r}")
     if role == "plain" and (item[4] == item[2] or (item[2], item[4]) == ("float32", "float16")):
         return TensorInfo("plain", name, item[2], shape, stored=item[4])
@@ -190,6 +191,6 @@ def check_sizes(head: Head, chunk_bytes: int) -> None:
     pruned = sum(tensor.elements for tensor in head.of_role("pruned"))
     if pruned > 9 * DEFLATE_MOST * chunk_bytes + (1 << 16):
         raise PofFileError(f"the head claims {pruned} weights in {chunk_bytes} bytes")
-    plain = sum(tensor.elements * DTYPES[tensor.stored].itemsize for tensor in head.of_role("plain"))
+    plain = sum(tensor.elements * ITEM_SIZES[tensor.stored] for tensor in head.of_role("plain"))
     if plain > DEFLATE_MOST * chunk_bytes + (1 << 16):
         raise PofFileError(f"the head claims tensors of {plain} bytes in {chunk_bytes}")

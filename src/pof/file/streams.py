@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pof.core.large_buffers import fresh, fresh_parts
+from pof.core.library import address, addresses, core, int64
 from pof.errors import PofFileError
-from pof.memory import fresh, fresh_parts
-from pof.native import address, addresses, core, int64
 
 Bytes = NDArray[Any]
 """Of type uint8. Spelled loosely, as all arrays here: numpy types do not survive the arithmetic."""
@@ -72,6 +72,11 @@ class StreamReader:
         found = next(self._streams, None)
         if found is None:
             raise PofFileError("a chunk has too few streams")
+        return found
+
+    def last(self) -> Bytes:
+        """The last stream, decoded; those before it are passed over."""
+        *_, found = self._streams
         return found
 
     def end(self) -> None:

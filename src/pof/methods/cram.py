@@ -20,16 +20,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pof.checks import check_choice, check_not_negative
+from pof.elastic.distillation import RunPass
+from pof.elastic.pruned_pass import PrunedPass
+from pof.elastic.second_pass import loss_scale, random_states, second_pass
 from pof.errors import PofError
-from pof.magnitude import check_sparsity
-from pof.methods.masks import Masks
-from pof.methods.protocol import RunPass, Span
-from pof.methods.second_pass import loss_scale, random_states, second_pass
-from pof.planning import unwrap
+from pof.methods.protocol import Span, TrainedRanking
+from pof.planning.wrappers import unwrap
+from pof.ranking.sparsity import check_sparsity
 
 
 class Cram:
-    """Two passes a step; the weights stay dense."""
+    """Two passes per step; the weights stay dense."""
 
     @dataclass(frozen=True)
     class Settings:
@@ -48,21 +49,24 @@ class Cram:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """Dense at first, and for good."""
-        self._masks = Masks(model, optimizer)
-        self._masks.check_reach(settings.high, settings.scope)
+        self._pruned = PrunedPass(model, scope=self.ranking(settings).scope, masked=True)
+        self._pruned.check_reach(settings.high)
         self._model, self._optimizer = unwrap(model), optimizer
         self._settings, self._span = settings, span
         self._pruned_loss: Tensor | None = None
+
+    @staticmethod
+    def ranking(settings: Settings) -> TrainedRanking:
+        """As it was pruned in training."""
+        return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """The clean pass, and one at pruned weights uphill; the gradients are the sum."""
         random = random_states(self._model)
         loss = run_pass()
-        with second_pass(self._model, random, self._settings.rho / loss_scale(self._optimizer)):
-            self._masks.choose(self._draw(step), self._settings.scope)
-            with self._masks.applied():
-                self._pruned_loss = run_pass()
-            self._mask_gradients()
+        uphill = second_pass(self._model, random, self._settings.rho / loss_scale(self._optimizer))
+        with uphill, self._pruned.at(self._draw(step)):
+            self._pruned_loss = run_pass()
         return loss
 
     def after_step(self, step: int) -> None:
@@ -85,8 +89,3 @@ class Cram:
     def _draw(self, step: int) -> float:
         share = float(torch.rand((), generator=self._span.generator(step), dtype=torch.float64))
         return self._settings.low + (self._settings.high - self._settings.low) * share
-
-    def _mask_gradients(self) -> None:
-        for name, weight in self._masks.weights.items():
-            if weight.grad is not None:
-                weight.grad.masked_fill_(~self._masks.kept[name], 0.0)

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pof.checks import check_choice, check_whole
+from pof.elastic.distillation import RunPass
+from pof.elastic.pruned_pass import PrunedPass
 from pof.errors import PofError
 from pof.methods.masks import Masks
-from pof.methods.protocol import RunPass, Span
+from pof.methods.protocol import Span, TrainedRanking
 from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_at
 
 
@@ -52,9 +54,15 @@ class Cyclical:
             raise PofError(f"cycles={settings.cycles} must not exceed the {span.steps} steps of the run: ask for fewer")
         self._masks = Masks(model, optimizer)
         self._masks.check_reach(settings.sparsity, settings.scope)
+        self._pruned = PrunedPass(model, keep_statistics=True)
         self._settings = settings
         starts = [number * span.steps // settings.cycles for number in range(settings.cycles + 1)]
         self._ramps = [(first, first + step_at(settings.ramp, end - first)) for first, end in pairwise(starts)]
+
+    @staticmethod
+    def ranking(settings: Settings) -> TrainedRanking:
+        """As it was pruned in training."""
+        return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """One pass at the masked weights; the gradients are for the dense ones."""
@@ -65,12 +73,12 @@ class Cyclical:
             if step == first:
                 self._masks.choose(sparsity, settings.scope)
             else:
-                with self._masks.applied():
+                with self._pruned.masked_by(self._masks.kept):
                     self._masks.choose(sparsity, settings.scope)
         if self._is_held(step):
             self._masks.apply()
             return run_pass()
-        with self._masks.applied():
+        with self._pruned.masked_by(self._masks.kept):
             return run_pass()
 
     def after_step(self, step: int) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pof.methods.protocol import RunPass, Span
+from pof.elastic.distillation import RunPass
+from pof.methods.protocol import Span, TrainedRanking
 
 
 class Dense:
@@ -18,6 +19,11 @@ class Dense:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
         """The same arguments as every method; none is needed."""
+
+    @staticmethod
+    def ranking(settings: Settings) -> TrainedRanking:
+        """Each layer by itself."""
+        return TrainedRanking()
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """One pass."""

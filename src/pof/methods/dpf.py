@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pof.checks import check_choice, check_whole
+from pof.elastic.distillation import RunPass
+from pof.elastic.pruned_pass import PrunedPass
 from pof.methods.masks import Masks
-from pof.methods.protocol import RunPass, Span
+from pof.methods.protocol import Span, TrainedRanking
 from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_at
 
 
@@ -47,9 +49,15 @@ class Dpf:
         """Dense at first."""
         self._masks = Masks(model, optimizer)
         self._masks.check_reach(settings.sparsity, settings.scope)
+        self._pruned = PrunedPass(model, keep_statistics=True)
         self._settings = settings
         shares = (settings.begin, settings.end, settings.freeze)
         self._first, self._last, self._freeze = (step_at(share, span.steps) for share in shares)
+
+    @staticmethod
+    def ranking(settings: Settings) -> TrainedRanking:
+        """As it was pruned in training."""
+        return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """One pass at the masked weights; the gradients are for the dense ones."""
@@ -57,7 +65,7 @@ class Dpf:
         if step == self._last or is_due(step, self._first, self._freeze, settings.every):
             sparsity = cubic(step, self._first, self._last, settings.initial, settings.sparsity)
             self._masks.choose(sparsity, settings.scope)
-        with self._masks.applied():
+        with self._pruned.masked_by(self._masks.kept):
             return run_pass()
 
     def after_step(self, step: int) -> None:

@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pof.checks import check_choice, check_not_negative, check_whole
+from pof.elastic.distillation import RunPass
 from pof.errors import PofError
-from pof.magnitude import check_sparsity, prune_count
 from pof.methods.masks import Masks
-from pof.methods.moving import below, largest, random_keys, size, split
-from pof.methods.protocol import RunPass, Span
+from pof.methods.moving_weights import below, random_keys, size, split
+from pof.methods.protocol import Span, TrainedRanking
 from pof.methods.schedule import check_shares, step_at
+from pof.ranking.cuts import largest
+from pof.ranking.sparsity import check_sparsity, prune_count
 
 
 class Dsr:
@@ -61,6 +63,11 @@ class Dsr:
         if self._non_zeros < len(sizes):
             raise PofError(f"sparsity={settings.sparsity:g} leaves less than a weight for each layer: pass a lower one")
         self._threshold = settings.threshold
+
+    @staticmethod
+    def ranking(settings: Settings) -> TrainedRanking:
+        """Each layer by itself."""
+        return TrainedRanking()
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """One pass; before the first, prune."""

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pof.checks import check_choice, check_whole
+from pof.elastic.distillation import DenseTeacher, RunPass, check_teaching
 from pof.methods.masks import Masks
-from pof.methods.protocol import RunPass, Span
+from pof.methods.protocol import Span, TrainedRanking
 from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_at
-from pof.methods.teacher import DenseTeacher, check_teaching
 
 
 class Gradual:
@@ -54,6 +54,11 @@ class Gradual:
         self._masks.check_reach(settings.sparsity, settings.scope)
         self._settings = settings
         self._first, self._last = step_at(settings.begin, span.steps), step_at(settings.end, span.steps)
+
+    @staticmethod
+    def ranking(settings: Settings) -> TrainedRanking:
+        """As it was pruned in training."""
+        return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """Prune if it is time, then one pass, and the teacher's forward one."""

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pof.checks import check_choice
-from pof.magnitude import check_sparsity
+from pof.elastic.distillation import DenseTeacher, RunPass, check_teaching
 from pof.methods.masks import Masks
-from pof.methods.protocol import RunPass, Span
-from pof.methods.teacher import DenseTeacher, check_teaching
+from pof.methods.protocol import Span, TrainedRanking
+from pof.ranking.sparsity import check_sparsity
 
 
 class OneShot:
@@ -47,6 +47,11 @@ class OneShot:
         self._masks = Masks(model, optimizer)
         self._masks.choose(settings.sparsity, settings.scope, settings.magnitudes)
         self._masks.apply()
+
+    @staticmethod
+    def ranking(settings: Settings) -> TrainedRanking:
+        """As it was pruned before training; what is left of unit rows is ranked raw."""
+        return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """One pass, and the teacher's forward one."""

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pof.checks import check_share
+from pof.elastic.distillation import RunPass
 from pof.errors import PofError
-from pof.methods.protocol import RunPass, Span
-from pof.on_the_fly import attach
+from pof.methods.protocol import Span, TrainedRanking
+from pof.sphere.attachment import attach
 
 
 class Pof:
@@ -48,6 +49,11 @@ class Pof:
             refresh=settings.refresh,
             sphere=settings.sphere,
         )
+
+    @staticmethod
+    def ranking(settings: Settings) -> TrainedRanking:
+        """Unit rows, for what was trained on the sphere."""
+        return TrainedRanking(magnitudes="unit" if settings.sphere else "raw")
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
         """One pass; the penalty's gradient joins inside the optimiser's step."""

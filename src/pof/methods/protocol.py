@@ -3,30 +3,14 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pof.checks import check_whole
-
-
-class RunPass(Protocol):
-    """Runs the present batch at the model's present weights."""
-
-    def __call__(self, distill: float = 0.0, teacher: nn.Module | None = None, temperature: float = 1.0) -> Tensor:
-        """One forward and backward pass; returns the loss, detached.
-
-        It is the whole batch of the step, over all ranks and all parts in which its gradients are accumulated. Like
-        `backward()` it adds to `.grad`, which is empty when `Method.gradients` is called.
-
-        Args:
-            distill: the share of the loss that is not that of the labels but the Kullback-Leibler divergence of the
-                outputs from those of `teacher`.
-            teacher: whose outputs are learnt, in a forward pass of its own; None: the first pass of this step.
-            temperature: what both outputs are divided by before they are compared; the divergence is multiplied by its
-                square, so that gradients stay about as large.
-        """
+from pof.checks import check_choice, check_whole
+from pof.elastic.distillation import RunPass
+from pof.elastic.second_pass import step_generator
+from pof.ranking.sparsity_state import Magnitudes, Scope
 
 
 @dataclass(frozen=True)
@@ -43,19 +27,32 @@ class Span:
 
     def generator(self, step: int) -> torch.Generator:
         """Random numbers that depend on the seed and `step` alone: all ranks and resumed runs draw the same."""
-        mixed = np.random.SeedSequence((self.seed % 2**64, step)).generate_state(1)
-        return torch.Generator().manual_seed(int(mixed[0]))
+        return step_generator(self.seed, step)
+
+
+@dataclass(frozen=True)
+class TrainedRanking:
+    """How to rank the weights of a network that a method has trained, when it is pruned afterwards."""
+
+    scope: Scope = "layer"
+    magnitudes: Magnitudes = "raw"
+
+    @classmethod
+    def of_scope(cls, scope: str) -> "TrainedRanking":
+        """Raw magnitudes in this scope."""
+        check_choice(scope, "scope", ("layer", "global"))
+        return cls("global" if scope == "global" else "layer")
 
 
 class Method(Protocol):
-    """A way to train. It is made once a run, before the first step, and sees every optimiser step.
+    """A way to train. It is made once per run, before the first step, and sees every optimiser step.
 
-    A class of this protocol is made with `(model, optimizer, settings, span)` and names its settings, a frozen
-    dataclass, as `Settings`.
+    A class of this protocol is made with `(model, optimizer, settings, span)`, names its settings, a frozen dataclass,
+    as `Settings`, and says in `ranking(settings)` how its networks are pruned afterwards.
     """
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """Called once a step: leave its gradients in `.grad`, by one or more calls of `run_pass`; return the loss."""
+        """Called once per step: leave its gradients in `.grad`, by one or more calls of `run_pass`; return the loss."""
 
     def after_step(self, step: int) -> None:
         """Called when the optimiser has made `step` (0 is the first)."""
@@ -77,6 +74,10 @@ class MethodClass(Protocol):
     """The class of a method."""
 
     Settings: type[Any]
+
+    @staticmethod
+    def ranking(settings: Any) -> TrainedRanking:
+        """How to rank the weights of what was trained with `settings`."""
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, settings: Any, span: Span) -> Method:
         """Make the method for one run."""

@@ -12,7 +12,7 @@ Reference: M. Zhu and S. Gupta, To Prune, or Not to Prune: Exploring the Efficac
 from numbers import Real
 
 from pof.errors import PofError
-from pof.magnitude import check_sparsity
+from pof.ranking.sparsity import check_sparsity
 
 
 def cubic(step: int, first: int, last: int, initial: float, final: float) -> float:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from torch import nn
 
 from pof.models.cifar_resnet import CifarResNet, resnet20, resnet32, resnet44, resnet56
-from pof.models.digits_convnet import digits_convnet
-from pof.models.mobilenet_v2 import MobileNetV2, mobilenet_v2, mobilenet_v2_cifar
+from pof.models.digit_networks import digits_convnet
+from pof.models.mobilenets import MobileNetV2, mobilenet_v2, mobilenet_v2_cifar
 from pof.models.resnet import ResNet, resnet18, resnet34, resnet50
 
 MODELS: dict[str, Callable[..., nn.Module]] = {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pof.table import text_table
+from pof.terminal.text_table import text_table
 
 ESTIMATED = "Own statistics: those of BatchNorm re-estimated, nothing trained."
 OF_THE_FILE = "Own statistics: those of BatchNorm that the file keeps; pof.load takes them."

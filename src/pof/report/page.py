@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pof.replacing import check_target, replacing
+from pof.file.atomic_write import check_target, replacing
 
 FOLDER = Path(__file__).parent
 PARTS = (
@@ -18,7 +18,7 @@ ENDINGS = (".html", ".htm")
 
 
 def write_page(path: str | Path, title: str, about: str, runs: Sequence[Mapping[str, Any]]) -> str | Path:
-    """Write the page for networks whose facts are those of `pof.portrait`."""
+    """Write the page for networks whose facts are those of `pof.report.network_facts`."""
     target = check_target(path, ENDINGS)
     data = json.dumps({"title": title, "about": about, "runs": list(runs)}, separators=(",", ":"), allow_nan=False)
     page = _text("page.html")

@@ -10,9 +10,9 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
-from pof.graphs import exported_graph, functional
 from pof.runtime.fusion import DROPOUT, IN_PLACE, fused
 from pof.runtime.program import Changes, Fixed, Item, Operation, Program, Range, Ref, Size
+from pof.runtime.torch_export import exported_graph, functional
 
 aten = torch.ops.aten
 SAME_WITHOUT_STRIDES = {aten.view.default: aten.reshape.default, aten.view_copy.default: aten.reshape.default}

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from pof.planning.layer_kinds import SPARSE_OPERATIONS
 from pof.runtime.program import Changes, Item, Layer, Operation, Program, Ref
 
 aten = torch.ops.aten
-CONVOLUTION, WITH_NAMED_PADDING, LINEAR = aten.conv2d.default, aten.conv2d.padding, aten.linear.default
 NORMS = (aten._native_batch_norm_legit_no_training.default, aten.batch_norm.default)
 ADD = (aten.add.Tensor, aten.add_.Tensor)
 RELU = (aten.relu.default, aten.relu_.default)
@@ -160,7 +160,8 @@ def _renamed(operation: Operation, current: Callable[[str], str]) -> Operation:
 
 def _layer(operation: Operation, program: Program) -> Layer | None:
     """The operation as a layer, if it is a convolution or a linear one with constant weights."""
-    if operation.target not in (CONVOLUTION, WITH_NAMED_PADDING, LINEAR) or operation.kwargs:
+    kind = SPARSE_OPERATIONS.get(str(operation.target))
+    if kind is None or operation.kwargs:
         return None
     source, weight, *more = operation.args
     bias = more[0] if more else None
@@ -169,9 +170,9 @@ def _layer(operation: Operation, program: Program) -> Layer | None:
         return None
     if source.name in program.constants or not all(value.name in program.constants for value in refs[1:]):
         return None
-    names = (operation.name, "linear" if operation.target is LINEAR else "conv", source.name, weight.name)
+    names = (operation.name, kind, source.name, weight.name)
     bias_name = None if bias is None else bias.name
-    if operation.target is LINEAR:
+    if kind == "linear":
         return Layer(*names, bias_name)
     defaults: tuple[Any, ...] = ([1, 1], [0, 0], [1, 1], 1)
     stride, padding, dilation, groups = (*more[1:], *defaults[len(more[1:]) :])

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pof.native import address
-from pof.runtime.geometry import LANES, Geometry, Phases
-from pof.runtime.kernels import ConvCallStruct, ConvStruct, NativeCall, taps_of
+from pof.core.library import address
+from pof.core.structures import ConvCallStruct, ConvStruct
+from pof.runtime.image_geometry import LANES, Geometry, Phases
+from pof.runtime.kernel_calls import NativeCall, taps_of
 
 MOST_VECTORS = 14
 """Vectors of a tile: as many sums as registers hold."""

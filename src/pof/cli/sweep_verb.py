@@ -1,0 +1,71 @@
+"""Test a trained network over sparsities and bands.
+
+A row a state, as trained and with BatchNorm statistics of its own: estimated,
+or those that a .pof file keeps, if it does.
+
+example: pof sweep runs/digits-pof-0
+"""
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from pof.cli import trained_options as trained
+from pof.errors import PofError
+
+if TYPE_CHECKING:
+    from pof.ranking.sparsity_state import State
+    from pof.trainer.recipe import TableRecipe
+
+HELP = "test a trained network over sparsities and bands"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pof sweep`."""
+    trained.add_arguments(parser)
+    parser.add_argument("--sparsities", metavar="S", nargs="*", help="to test, such as 0.5 0.8 (those of the recipe)")
+    parser.add_argument("--bands", metavar="S1-S2", nargs="*", help="to test, such as 0.3-0.7 (those of the recipe)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluate all states and print the table."""
+    found = trained.load(options)
+    from pof.terminal.progress_bars import Bars
+    from pof.report.accuracies import ESTIMATED, OF_THE_FILE, accuracy_table
+    from pof.trainer.trained import sweep_stored
+
+    states, rows = _states(options, found.recipe.table), list[dict[str, Any]]()
+    statistics, results = sweep_stored(found, trained.file_as_stored(options), states)
+    with Bars() as bars:
+        for result in results:
+            rows.append(result.as_record())
+            bars.update("sweep", len(rows), len(states), str(result.state))
+    if options.json:
+        figures = {"test_images": found.data.test_images, "statistics": "file" if statistics == "kept" else statistics}
+        print(json.dumps({**figures, "rows": rows}, indent=2))
+        return 0
+    print(accuracy_table(rows, found.data.test_images, OF_THE_FILE if statistics == "kept" else ESTIMATED))
+    return 0
+
+
+def _states(options: argparse.Namespace, table: "TableRecipe") -> "tuple[State, ...]":
+    """The states that are asked for, or those of the recipe."""
+    if options.sparsities is None and options.bands is None:
+        return table.states()
+    from pof.trainer.recipe import TableRecipe
+
+    try:
+        bands = [tuple(float(end) for end in band.split("-")) for band in options.bands or ()]
+    except ValueError:
+        bands = [()]
+    if any(len(band) != 2 for band in bands):
+        raise PofError(f"--bands {' '.join(options.bands)} must be pairs, such as 0.3-0.7 0.5-0.9")
+    pairs = tuple((low, high) for low, high in bands)
+    parts = [part for word in options.sparsities or () for part in word.split(",") if part.strip()]
+    try:
+        sparsities = tuple(map(float, parts))
+    except ValueError:
+        raise PofError(f"--sparsities {' '.join(options.sparsities)} must be numbers, such as 0.5 0.8") from None
+    if not sparsities and not pairs:
+        raise PofError("nothing to test: name --sparsities, such as 0.5 0.8, or --bands, such as 0.3-0.7")
+    return TableRecipe(sparsities=sparsities, bands=pairs).states()

@@ -1,0 +1,45 @@
+"""Finding a trained network again: what `pof eval` and `pof sweep` have in common."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pof.errors import PofError
+from pof.file.locations import suffix_of
+
+if TYPE_CHECKING:
+    from pof.file.pof_file import PofFile
+    from pof.trainer.trained import Trained
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that say which network, on which images, ranked how."""
+    parser.add_argument("source", metavar="RUN_OR_FILE", help="a run's folder, or a file of weights")
+    parser.add_argument(
+        "--model", metavar="NAME", help="for a file that does not say: a model of pof, or MODULE:FUNCTION"
+    )
+    parser.add_argument("--data", metavar="NAME", help="for a file that does not say: the dataset")
+    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (as trained, else layer)")
+    parser.add_argument("--magnitudes", choices=("raw", "unit"), help="raw, or unit for what was trained on the sphere")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
+
+
+def load(options: argparse.Namespace) -> "Trained":
+    """The network that the options name."""
+    try:
+        from pof.trainer.kept_heap import keep_freed_memory
+        from pof.trainer.trained import load_trained
+    except ModuleNotFoundError as error:
+        raise PofError(f"this needs {error.name}: pip install {error.name}") from None
+    keep_freed_memory()
+    return load_trained(
+        options.source, model=options.model, data=options.data, scope=options.scope, magnitudes=options.magnitudes
+    )
+
+
+def file_as_stored(options: argparse.Namespace) -> "PofFile | None":
+    """The .pof file that is named, unless it is to be ranked in another way than it was stored."""
+    from pof.file.pof_file import PofFile
+
+    if suffix_of(options.source) != ".pof" or options.scope is not None or options.magnitudes is not None:
+        return None
+    return PofFile(options.source)

@@ -1,0 +1,1 @@
+"""The compiled core: kernels and codecs in C, and how Python finds and calls them."""

@@ -1,0 +1,123 @@
+/* Sizes and offsets of the structures that C and Python share, so that Python can compare them with its own. */
+#include <stddef.h>
+
+#include "export.h"
+#include "structures.h"
+
+/* A field of a structure, or with an empty name the whole: then `size` is that of the structure. */
+typedef struct {
+    const char *structure, *field;
+    int64_t offset, size;
+} Field;
+
+#define WHOLE(S) {#S, "", 0, sizeof(S)}
+#define FIELD(S, MEMBER, NAME) {#S, NAME, offsetof(S, MEMBER), sizeof(((S *)0)->MEMBER)}
+
+static const Field fields[] = {
+    WHOLE(Tap),
+    FIELD(Tap, offset, "offset"),
+    FIELD(Tap, weight, "weight"),
+    WHOLE(Conv),
+    FIELD(Conv, taps, "taps"),
+    FIELD(Conv, starts, "starts"),
+    FIELD(Conv, bias, "bias"),
+    FIELD(Conv, tile_in, "tile_in"),
+    FIELD(Conv, tile_out, "tile_out"),
+    FIELD(Conv, tile_vectors, "tile_vectors"),
+    FIELD(Conv, channels, "channels"),
+    FIELD(Conv, blocks, "blocks"),
+    FIELD(Conv, tiles, "tiles"),
+    FIELD(Conv, out_stride, "out_stride"),
+    FIELD(Conv, blocks_outside, "blocks_outside"),
+    FIELD(Conv, dense, "dense"),
+    FIELD(Conv, rows, "rows"),
+    FIELD(Conv, pitch, "pitch"),
+    FIELD(Conv, first_gap, "first_gap"),
+    FIELD(Conv, gap, "gap"),
+    FIELD(Conv, last_gap, "last_gap"),
+    FIELD(Conv, low, "low"),
+    FIELD(Conv, high, "high"),
+    WHOLE(ConvCall),
+    FIELD(ConvCall, conv, "conv"),
+    FIELD(ConvCall, source, "source"),
+    FIELD(ConvCall, residual, "residual"),
+    FIELD(ConvCall, out, "out"),
+    FIELD(ConvCall, images, "images"),
+    FIELD(ConvCall, in_images, "in_images"),
+    FIELD(ConvCall, out_images, "out_images"),
+    FIELD(ConvCall, count, "count"),
+    FIELD(ConvCall, parts, "parts"),
+    FIELD(ConvCall, threads, "threads"),
+    FIELD(ConvCall, plain, "plain"),
+    WHOLE(Copy),
+    FIELD(Copy, from.data, "from_data"),
+    FIELD(Copy, from.block, "from_block"),
+    FIELD(Copy, from.lane, "from_lane"),
+    FIELD(Copy, from.channel, "from_channel"),
+    FIELD(Copy, from.row, "from_row"),
+    FIELD(Copy, from.column, "from_column"),
+    FIELD(Copy, to.data, "to_data"),
+    FIELD(Copy, to.block, "to_block"),
+    FIELD(Copy, to.channel, "to_channel"),
+    FIELD(Copy, to.phase, "to_phase"),
+    FIELD(Copy, to.pitch, "pitch"),
+    FIELD(Copy, to.lanes, "lanes"),
+    FIELD(Copy, to.top, "top"),
+    FIELD(Copy, to.left, "left"),
+    FIELD(Copy, to.row_stride, "row_stride"),
+    FIELD(Copy, to.column_stride, "column_stride"),
+    FIELD(Copy, images, "images"),
+    FIELD(Copy, channels, "channels"),
+    FIELD(Copy, height, "height"),
+    FIELD(Copy, width, "width"),
+    FIELD(Copy, threads, "threads"),
+    WHOLE(Pool),
+    FIELD(Pool, planes, "planes"),
+    FIELD(Pool, kernel_height, "kernel_height"),
+    FIELD(Pool, kernel_width, "kernel_width"),
+    FIELD(Pool, stride_y, "stride_y"),
+    FIELD(Pool, stride_x, "stride_x"),
+    FIELD(Pool, padding_y, "padding_y"),
+    FIELD(Pool, padding_x, "padding_x"),
+    FIELD(Pool, out_height, "out_height"),
+    FIELD(Pool, out_width, "out_width"),
+    WHOLE(WinogradCall),
+    FIELD(WinogradCall, in, "in"),
+    FIELD(WinogradCall, out_gradient, "out_gradient"),
+    FIELD(WinogradCall, weights, "weights"),
+    FIELD(WinogradCall, out, "out"),
+    FIELD(WinogradCall, weight_gradients, "weight_gradients"),
+    FIELD(WinogradCall, scratch, "scratch"),
+    FIELD(WinogradCall, images, "images"),
+    FIELD(WinogradCall, height, "height"),
+    FIELD(WinogradCall, width, "width"),
+    FIELD(WinogradCall, in_channels, "in_channels"),
+    FIELD(WinogradCall, out_channels, "out_channels"),
+    FIELD(WinogradCall, parts, "parts"),
+    WHOLE(Placing),
+    FIELD(Placing, plain, "plain"),
+    FIELD(Placing, filled, "filled"),
+    FIELD(Placing, groups, "groups"),
+    FIELD(Placing, count, "count"),
+    FIELD(Placing, length, "length"),
+    FIELD(Placing, fill_bytes, "fill_bytes"),
+    FIELD(Placing, symbols, "symbols"),
+    FIELD(Placing, planes, "planes"),
+    FIELD(Placing, signs, "signs"),
+    FIELD(Placing, fill_signs, "fill_signs"),
+    FIELD(Placing, fills, "fills"),
+    FIELD(Placing, out, "out"),
+    FIELD(Placing, size, "size"),
+    FIELD(Placing, base, "base"),
+    FIELD(Placing, signed_planes, "signed_planes"),
+    FIELD(Placing, wide, "wide"),
+    WHOLE(Step),
+    FIELD(Step, run, "run"),
+    FIELD(Step, argument, "argument"),
+};
+
+/* All of them; `count` becomes how many there are. */
+EXPORT const Field *pof_structures(int64_t *count) {
+    *count = (int64_t)(sizeof fields / sizeof *fields);
+    return fields;
+}

@@ -1,0 +1,288 @@
+"""A live model at any sparsity: pruned, recovered and dense again, in place, without a wrapper."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from glob import escape
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from pof.checks import check_choice
+from pof.elastic.batch_statistics import estimate_statistics
+from pof.elastic.held_zeros import hold_zeros
+from pof.elastic.layer_sensitivity import SPARSITIES, LayerScores, Sensitivity, score_of
+from pof.elastic.live_model import LiveModel
+from pof.errors import PofError
+from pof.planning.name_globs import as_globs
+from pof.planning.pruning_plan import Plan, plan
+from pof.planning.wrappers import unwrap
+from pof.ranking.sparsity import check_sparsity
+from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State, pruned_state, recovered_state
+from pof.terminal.text_table import text_table
+
+if TYPE_CHECKING:
+    from pof.elastic.state_search import ChosenState
+    from pof.file.header import StoredValues
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One weight as it is now."""
+
+    name: str
+    weights: int
+    zeros: int
+    band: int
+    """How many weights are filled with alpha * sign(w)."""
+    alpha: float
+
+
+class LayerRows(list[LayerRow]):
+    """The rows of `Elastic.layers()`; prints as a table."""
+
+    def __str__(self) -> str:
+        rows = [(r.name, r.weights, r.zeros, r.zeros / r.weights, r.band, r.alpha) for r in self]
+        return text_table(("weight", "weights", "zeros", "sparsity", "band", "alpha"), rows)
+
+    __repr__ = __str__
+
+
+class Elastic:
+    """Takes `model` to any sparsity and back, in place.
+
+    It knows the weights as they are when it is made. The dense weights are copied when the model first leaves the dense
+    state. A model stays in its state when its Elastic is dropped. Changes that somebody else makes to the weights (an
+    optimiser step, `load_state_dict`, `.to(...)`) are noticed at the next call: `refresh()` takes them up. Only single
+    values that are written through `.data`, past torch's count of changes, may escape.
+
+    Args:
+        model: any module, trained with pof or not.
+        scope: "layer" prunes every weight tensor alike (the paper); "global" ranks all of them together.
+        magnitudes: "raw" is classic pruning; "unit" ranks unit-norm rows and gives each row its norm back (the paper's
+            hypersphere, for models that were trained on it).
+        include: globs as in `pof.plan`.
+        exclude: globs as in `pof.plan`.
+        sparsities: fixed sparsities by glob, such as `{"fc": 0.5}`.
+
+    Example:
+        >>> model = torch.nn.Linear(10, 10)
+        >>> elastic = Elastic(model)
+        >>> elastic.prune(0.7)
+        >>> elastic.sparsity
+        0.7
+        >>> elastic.recover(0.3, 0.7)
+        >>> elastic.sparsity
+        0.3
+        >>> elastic.restore()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        scope: Scope = "layer",
+        magnitudes: Magnitudes = "raw",
+        include: Iterable[str] = (),
+        exclude: Iterable[str] = (),
+        sparsities: Mapping[str, float] | None = None,
+    ) -> None:
+        check_choice(scope, "scope", ("layer", "global"))
+        check_choice(magnitudes, "magnitudes", ("raw", "unit"))
+        self.scope: Scope = scope
+        self.magnitudes: Magnitudes = magnitudes
+        self._model = unwrap(model) if isinstance(model, nn.Module) else model
+        self._globs = {"include": as_globs(include, "include"), "exclude": as_globs(exclude, "exclude")}
+        self._sparsities = dict(sparsities) if isinstance(sparsities, Mapping) else sparsities
+        self.refresh()
+
+    def __repr__(self) -> str:
+        return f"Elastic({type(self._model).__name__}, {self.state}, scope={self.scope}, magnitudes={self.magnitudes})"
+
+    @property
+    def state(self) -> State:
+        """The state that the model was last put into; "dense" is how this Elastic first saw it."""
+        return self._live.state
+
+    @property
+    def sparsity(self) -> float:
+        """Zeros / weights of the plan, counted now."""
+        return sum(row.zeros for row in self.layers()) / self.plan.weights
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held beside the dense copy of the weights."""
+        return sum(weight.nbytes for weight in self._live.weights)
+
+    def layers(self) -> LayerRows:
+        """One row per weight: how many are zero now, and the band that was filled."""
+        self._live.check_layers()
+        return LayerRows(
+            LayerRow(
+                name=weight.entry.name,
+                weights=weight.entry.weights,
+                zeros=weight.zeros,
+                band=weight.counts[1] - weight.counts[0],
+                alpha=weight.alpha,
+            )
+            for weight in self._live.weights
+        )
+
+    def prune(self, sparsity: float) -> None:
+        """Zero the smallest weights, `round(sparsity * n)` of them; 0 is exactly dense."""
+        self._live.go(pruned_state(sparsity))
+
+    def recover(self, sp1: float, sp2: float) -> None:
+        """Prune at `sp1`, and replace the weights between pruning ratio `sp1` and `sp2` by alpha * sign(w)."""
+        self._live.go(recovered_state(sp1, sp2))
+
+    def restore(self, *, discard: bool = False) -> None:
+        """Back to the dense weights and BatchNorm statistics that the model had at first, bit for bit.
+
+        `discard=True` does so also when somebody else changed the weights meanwhile, and throws that change away.
+        """
+        if discard:
+            self._live.force_dense()
+            self.refresh()
+            return
+        self._live.go(DENSE)
+        self._live.reset_statistics()
+
+    @contextmanager
+    def at(self, sparsity: float, recover_from: float | None = None) -> Iterator["Elastic"]:
+        """The model at `sparsity` inside the block, and in its former state after it, also on an exception."""
+        before = self._live.state
+        self._live.go(pruned_state(sparsity, recover_from))
+        try:
+            yield self
+        finally:
+            self._live.go(before)
+
+    def hold(self, optimizer: Optimizer) -> RemovableHandle:
+        """Fine-tune from here: what is zero stays zero through every step of `optimizer`, until `remove()`.
+
+        Call `refresh()` after the training, to take the trained weights as the new dense ones.
+        """
+        self._live.check_layers()
+        return hold_zeros(optimizer, self.plan.parameters(self._model))
+
+    def calibrate(self, batches: Iterable[Any]) -> int:
+        """Re-estimate the BatchNorm statistics of the present state from `batches`; return how many there were.
+
+        They belong to this state: another state has its own (at first those that the model came with), and coming back
+        brings these back, until `refresh()` forgets them. `restore()` brings back those that the model came with. A
+        batch is a tensor, a tuple whose first element is the input, or a dict of keyword arguments.
+        """
+        self._live.check()
+        return estimate_statistics(self._model, batches)
+
+    def choose(
+        self,
+        evaluate: Callable[[nn.Module], float] | None = None,
+        *,
+        at_least: float | None = None,
+        max_bytes: float | None = None,
+        max_ms: float | None = None,
+        recover_from: float | None = None,
+        calibrate: Iterable[Any] | None = None,
+        values: "StoredValues" = "exact",
+        example: Any = None,
+    ) -> "ChosenState":
+        """Put the model into the state that fits, found by bisection over sparsities in hundredths.
+
+        With `at_least` that is the sparsest whose score holds; else the densest that is small or fast enough.
+
+        Args:
+            evaluate: gives the score of the model as it is: the higher, the better, such as the accuracy.
+            at_least: the score to hold.
+            max_bytes: of a `.pof` file that goes as far as the state, with `values`.
+            max_ms: of a call of the model after `pof.compile`, for inputs `example`.
+            recover_from: choose among states whose band from here on is filled, instead of pruned ones.
+            calibrate: batches as in `calibrate`: the BatchNorm statistics of each state are re-estimated before it is
+                scored.
+            values: as in `pof.save`.
+            example: inputs as in `pof.compile`.
+
+        Raises:
+            PofError: no state holds; the model is in its former state then.
+
+        Example:
+            >>> model = torch.nn.Linear(10, 10)
+            >>> elastic = Elastic(model)
+            >>> choice = elastic.choose(lambda model: float((model.weight != 0).float().mean()), at_least=0.375)
+            >>> choice.state.sparsity, len(choice.tried)
+            (0.62, 7)
+        """
+        # Imported here: the search may need the file and the runtime, which a live model does without.
+        from pof.elastic.state_search import Limits, choose_live_state
+
+        limits = Limits(at_least, max_bytes, max_ms)
+        self._refuse_training()
+        return choose_live_state(
+            self, limits, evaluate, recover_from=recover_from, calibrate=calibrate, values=values, example=example
+        )
+
+    def sensitivity(
+        self, evaluate: Callable[[nn.Module], float], sparsities: Sequence[float] = SPARSITIES
+    ) -> Sensitivity:
+        """How the score falls when one weight tensor alone is pruned: a row each; the model stays as it is.
+
+        `sensitivity(...).allocate(0.8)` gives sparsities for `Elastic(model, sparsities=...)` that cost the least.
+
+        Args:
+            evaluate: gives the score of the model as it is: the higher, the better. A loss with a minus sign tells more
+                of small differences than an accuracy.
+            sparsities: those that each weight tensor is tried at.
+        """
+        self._refuse_training()
+        sparsities = tuple(sorted({check_sparsity(sparsity) for sparsity in sparsities}))
+        if not sparsities or sparsities[-1] == 0:
+            raise PofError("sparsities must list one or more above 0, such as (0.5, 0.9)")
+        with self.at(0.0):
+            dense = score_of(evaluate, self._model)
+            rows = [self._alone(entry.name, evaluate, sparsities) for entry in self.plan]
+        counts = {entry.name: entry.weights for entry in self.plan}
+        return Sensitivity(dense, sparsities, tuple(rows), counts)
+
+    @property
+    def model(self) -> nn.Module:
+        """The live model, without wrappers."""
+        return self._model
+
+    @property
+    def saving(self) -> dict[str, Any]:
+        """The arguments of `pof.save` that make a file ranked as this is."""
+        return {"scope": self.scope, "magnitudes": self.magnitudes, "sparsities": self._sparsities, **self._globs}
+
+    def go(self, state: State) -> None:
+        """Put the model into `state`, as another Elastic's `state` or a search gives it."""
+        self._live.go(state)
+
+    def reachable(self, states: list[State]) -> list[State]:
+        """`states` without the last ones, if small layers do not get that sparse when all are ranked together."""
+        for count in range(len(states), 1, -1):
+            with suppress(PofError):
+                self._live.check_reachable(states[count - 1])
+                return states[:count]
+        return states[:1]
+
+    def _refuse_training(self) -> None:
+        """Scores of a network whose BatchNorm is in training are not those that it has afterwards, and change it."""
+        if any(module.training and getattr(module, "track_running_stats", False) for module in self._model.modules()):
+            raise PofError("the model is in training mode: call model.eval() first, BatchNorm changes there")
+
+    def _alone(self, name: str, evaluate: Callable[[nn.Module], float], sparsities: Sequence[float]) -> LayerScores:
+        one = Elastic(self._model, magnitudes=self.magnitudes, include=(escape(name),))
+        scores = []
+        for sparsity in sparsities:
+            with one.at(sparsity):
+                scores.append(score_of(evaluate, self._model))
+        return LayerScores(name, tuple(scores))
+
+    def refresh(self) -> None:
+        """Take the weights and statistics that the model has now as the dense ones, and forget everything else."""
+        chosen = plan(self._model, **self._globs, sparsities=self._sparsities)
+        self._live = LiveModel(self._model, chosen, self.scope, self.magnitudes)
+        self.plan: Plan = chosen

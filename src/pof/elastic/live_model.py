@@ -1,0 +1,152 @@
+"""All weights and BatchNorm statistics of a live model, moved from state to state together."""
+
+from weakref import WeakSet
+
+import torch
+from torch import nn
+
+from pof.elastic.batch_statistics import StateStatistics
+from pof.elastic.live_weight import LiveWeight
+from pof.errors import WeightsChangedError
+from pof.planning.pruning_plan import Plan
+from pof.planning.shared_memory import identity
+from pof.ranking.ranked_weight import Counts, remember
+from pof.ranking.shares import band_counts
+from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State
+from pof.sphere.compiler_guard import uncompiled
+
+REFRESH = "elastic.refresh() takes the present model as the dense one"
+
+_LIVE: WeakSet["LiveModel"] = WeakSet()
+
+
+def state_now(model: nn.Module) -> State:
+    """The state that a `LiveModel` has put `model` into; dense if there is none."""
+    return next((each.state for each in list(_LIVE) if each.moves(model) and each.state != DENSE), DENSE)
+
+
+def forget_casts() -> None:
+    """Drop the half-precision copies of weights that autocast keeps: it does not see that we wrote new ones."""
+    torch.clear_autocast_cache()
+
+
+class LiveModel:
+    """Knows the dense model and writes any state of it into the live one.
+
+    Args:
+        model: the live model.
+        plan: its weights that are pruned.
+        scope: as in `Elastic`.
+        magnitudes: as in `Elastic`.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan, scope: Scope, magnitudes: Magnitudes) -> None:
+        parameters = plan.parameters(model)
+        self.state = DENSE
+        self.weights = [LiveWeight(entry, parameters[entry.name], magnitudes) for entry in plan]
+        self.statistics = StateStatistics(model)
+        self._model = model
+        self._plan = plan
+        self._scope = scope
+        self._counts: dict[State, tuple[Counts, ...]] = {}
+        self._counts_now = self._counts_of(DENSE)
+        """The counts of the present state. Statistics belong to them, as 0.3 and 0.1 + 0.2 are the same state."""
+        self._between = False
+        """Whether a change of state was interrupted, so that the weights are partly of one and partly of another."""
+        _LIVE.add(self)
+
+    def moves(self, model: nn.Module) -> bool:
+        """Whether it is this model that is moved from state to state."""
+        return self._model is model
+
+    @uncompiled
+    def go(self, state: State) -> None:
+        """Put the model into `state`. Whatever can fail comes before the first write."""
+        self.check()
+        if state == self.state and not self._between:
+            return
+        counts = self._counts_of(state)
+        for weight, pair in zip(self.weights, counts, strict=True):
+            weight.prepare(pair)
+        if not self._between:
+            self.statistics.leave(self._counts_now)
+        self._between = True
+        for weight, pair in zip(self.weights, counts, strict=True):
+            weight.write(pair)
+        forget_casts()
+        self.statistics.enter(counts)
+        self.state, self._counts_now, self._between = state, counts, False
+
+    def check_reachable(self, state: State) -> None:
+        """Refuse a state that the layers cannot be in."""
+        self._counts_of(state)
+
+    def check(self) -> None:
+        """Refuse to go on from a model that somebody else changed."""
+        self.check_layers()
+        for weight in self.weights:
+            what = weight.change()
+            if what is not None:
+                back = "; elastic.restore(discard=True) goes back to the remembered ones" if weight.has_copy else ""
+                raise WeightsChangedError(
+                    f"weight {weight.entry.name!r} was {what} since this Elastic last saw it: elastic.refresh() takes "
+                    f"the present weights as the dense ones{back}"
+                )
+
+    def check_layers(self) -> None:
+        """Refuse a model whose layers are no longer those that were seen first."""
+        for weight in self.weights:
+            live = self._live(weight)
+            if live is not weight.parameter or live.shape != weight.entry.shape:
+                raise WeightsChangedError(f"weight {weight.entry.name!r} was replaced: {REFRESH}")
+        if not self.statistics.same_layers():
+            raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
+
+    def reset_statistics(self) -> None:
+        """Give the present state the statistics that the model had at first."""
+        self.statistics.leave(self._counts_now)
+        self.statistics.forget(self._counts_now)
+        self.statistics.enter(self._counts_now)
+
+    @uncompiled
+    def force_dense(self) -> None:
+        """Write the dense weights and statistics whatever happened to the live ones, or change nothing at all."""
+        targets = [(weight, self._live(weight)) for weight in self.weights]
+        for weight, live in targets:
+            weight.refuse_unwritable(live)
+        if not self.statistics.same_layers():
+            raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
+        for weight, live in targets:
+            weight.force_dense(live)
+        forget_casts()
+        self.statistics.force_original()
+
+    def _live(self, weight: LiveWeight) -> nn.Parameter:
+        """The parameter that the model has now under all names of `weight`."""
+        found = [find_parameter(self._model, name) for name in weight.entry.names]
+        if found[0] is None or not all(_is_same(found[0], other) for other in found[1:]):
+            raise WeightsChangedError(f"weight {weight.entry.name!r} was removed or untied: {REFRESH}")
+        return found[0]
+
+    def _counts_of(self, state: State) -> tuple[Counts, ...]:
+        sizes, fixed = [entry.weights for entry in self._plan], [entry.sparsity for entry in self._plan]
+        if self._scope == "layer" or state == DENSE:
+            return tuple(band_counts(sizes, fixed, None, state))
+        if state not in self._counts:
+            keys = [weight.ranked().keys_across() for weight in self.weights]
+            remember(self._counts, state, tuple(band_counts(sizes, fixed, keys, state)))
+        return self._counts[state]
+
+
+def find_parameter(model: nn.Module, name: str) -> nn.Parameter | None:
+    """The parameter of that name; `get_parameter` would take most of the time of a change of state."""
+    *path, attribute = name.split(".")
+    module: nn.Module | None = model
+    for part in path:
+        module = module._modules.get(part) if module is not None else None
+    return module._parameters.get(attribute) if module is not None else None
+
+
+def _is_same(one: nn.Parameter, other: nn.Parameter | None) -> bool:
+    """Whether the two are one parameter, or two that share their memory."""
+    return one is other or (other is not None and identity(one) == identity(other))

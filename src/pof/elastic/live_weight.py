@@ -1,0 +1,98 @@
+"""One parameter of a live model: its dense copy is kept and ranked, and any state is written into it."""
+
+import torch
+from torch import nn
+
+from pof.elastic.change_detector import CHANGED, ChangeDetector
+from pof.errors import WeightsChangedError
+from pof.planning.entry import Entry
+from pof.ranking.magnitude_bits import count_zeros
+from pof.ranking.ranked_weight import Counts, RankedWeight
+from pof.ranking.sparsity_state import Magnitudes
+
+
+class LiveWeight:
+    """A parameter, the ranking of its dense values, and what was last written into it."""
+
+    def __init__(self, entry: Entry, parameter: nn.Parameter, magnitudes: Magnitudes) -> None:
+        self.entry = entry
+        self.parameter = parameter
+        self.counts: Counts = (0, 0)
+        """How many weights are zero, and how many are zero or in the band, as last written."""
+        self.alpha = 0.0
+        """What the band is filled with; 0 where there is none. On the sphere it is that of unit rows."""
+        self._magnitudes = magnitudes
+        self._ranked: RankedWeight | None = None
+        self._detector = ChangeDetector(parameter)
+        self._detector.remember_all()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held beside the dense copy."""
+        return 0 if self._ranked is None else self._ranked.nbytes
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether the dense weights were copied."""
+        return self._ranked is not None
+
+    @property
+    def zeros(self) -> int:
+        """How many weights are zero now, counted."""
+        return count_zeros(self.parameter.detach())
+
+    def change(self) -> str | None:
+        """What somebody else did to the parameter since it was last written; None if nothing."""
+        what = self._detector.change()
+        if what == CHANGED and self._is_as_written():
+            # Written and put back, as `pof.pruned` does.
+            self._detector.accept()
+            return None
+        return what
+
+    def ranked(self) -> RankedWeight:
+        """The dense weights and their ranking; the first call copies them."""
+        if self._ranked is None:
+            dense = self.parameter.detach().clone()
+            self._ranked = RankedWeight(dense, self.entry.layout, self._magnitudes, name=self.entry.name)
+            self._detector.look_at_largest()
+        return self._ranked
+
+    def prepare(self, counts: Counts) -> None:
+        """Do what can fail before `write(counts)`: copy the dense weights and find the cuts."""
+        for count in counts:
+            self.ranked().cut(count)
+
+    def write(self, counts: Counts) -> None:
+        """Zero the smallest `counts[0]` weights, and fill the band up to `counts[1]`."""
+        self.alpha = self.ranked().write(counts, self.parameter.detach())
+        self.counts = counts
+        self._detector.accept()
+
+    def refuse_unwritable(self, live: nn.Parameter) -> None:
+        """Raise if the dense weights cannot be written to `live`, the parameter that the model has now."""
+        if live.shape != self.entry.shape or live.is_meta:
+            raise WeightsChangedError(
+                f"weight {self.entry.name!r} has no values or another shape now: elastic.refresh() takes the present "
+                "model as the dense one"
+            )
+        if self._ranked is None and (live is not self.parameter or self.change() is not None):
+            raise WeightsChangedError(
+                f"weight {self.entry.name!r} changed before the model first left the dense state, so there is no copy "
+                "to go back to: elastic.refresh() takes the present model as the dense one"
+            )
+
+    @torch.no_grad()
+    def force_dense(self, live: nn.Parameter) -> None:
+        """Write the dense weights to `live`, whatever it has become (moved, converted, trained, replaced)."""
+        if self._ranked is not None:
+            live.copy_(self._ranked.values)
+
+    def _is_as_written(self) -> bool:
+        if self._ranked is None:
+            return self._detector.same_values()
+        if self.parameter.shape != self._ranked.values.shape:
+            return False
+        expected = torch.empty_like(self._ranked.values)
+        self._ranked.write(self.counts, expected)
+        return torch.equal(expected, self.parameter)

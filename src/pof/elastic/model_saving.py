@@ -1,0 +1,130 @@
+"""A model as one `.pof` file, with the BatchNorm statistics of its states."""
+
+import copy
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from pof.elastic.batch_statistics import check_batches, estimate_statistics
+from pof.elastic.live_model import LiveModel, state_now
+from pof.errors import PofError
+from pof.file.contents import contents_of_model
+from pof.file.encode import Encoder
+from pof.file.header import StoredValues
+from pof.file.writing import DEFAULT_STAGES
+from pof.planning.name_globs import as_globs
+from pof.planning.pruning_plan import Plan, plan
+from pof.planning.wrappers import unwrap
+from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State, pruned_state, recovered_state
+
+BAND_STARTS = (0.1, 0.3, 0.5, 0.7)
+BAND_ENDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Bands whose statistics are kept, so that others can be interpolated."""
+
+
+def save(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    values: StoredValues = "exact",
+    stages: Sequence[float] = DEFAULT_STAGES,
+    scope: Scope = "layer",
+    magnitudes: Magnitudes = "raw",
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    sparsities: Mapping[str, float] | None = None,
+    calibrate: Iterable[Any] | None = None,
+    states: Iterable[float | tuple[float, float]] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> int:
+    """Write one small file that holds `model` at every sparsity; return its length in bytes.
+
+    Args:
+        model: any module; it is not touched. It is written as it is now: dense, or pruned already.
+        path: a local path, or a URL that fsspec can write to. A local file is written whole or not at all.
+        values: "exact" keeps every bit; "fp16" and "int8" (one scale per row) are smaller.
+        stages: sparsities at which the file can be cut; a prefix of the file is the network pruned at the first.
+        scope: as in `pof.Elastic`; what the file gives at a sparsity is what an `Elastic` with these settings gives.
+        magnitudes: as in `pof.Elastic`: "unit" for what was trained with `pof.attach`.
+        include: globs as in `pof.plan`.
+        exclude: globs as in `pof.plan`.
+        sparsities: fixed sparsities by glob, as in `pof.plan`.
+        calibrate: batches as for `Elastic.calibrate`: BatchNorm statistics are estimated for `states` and kept in the
+            file, so that whoever loads it needs no data.
+        states: sparsities, or pairs (recover_from, sparsity), to estimate statistics for; by default `default_states`.
+        metadata: strings to keep with the file.
+
+    Example:
+        >>> import pathlib, tempfile, torch, pof
+        >>> model = torch.nn.Linear(64, 64)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder) / "model.pof"
+        ...     _ = pof.save(model, file)
+        ...     pof.load(file, into=model, sparsity=0.7)
+        State(sparsity=0.7, recover_from=0.7)
+        >>> int((model.weight == 0).sum())
+        2867
+    """
+    state = state_now(unwrap(model)) if isinstance(model, nn.Module) else DENSE
+    if state != DENSE:
+        warnings.warn(
+            f"an Elastic has this model {state}, and the file will hold nothing denser: elastic.restore() first writes "
+            "every sparsity; elastic.refresh() first says that you mean it so",
+            UserWarning,
+            stacklevel=2,
+        )
+    globs: dict[str, Any] = {
+        "include": as_globs(include, "include"),
+        "exclude": as_globs(exclude, "exclude"),
+        "sparsities": sparsities,
+    }
+    writer = Encoder(contents_of_model(model, **globs), values, stages, scope, magnitudes)
+    if calibrate is None and states is not None:
+        raise PofError("states need data to estimate their statistics from: pass calibrate=batches too")
+    if calibrate is not None:
+        wanted = default_states(writer.stages) if states is None else _states(states)
+        _calibrate(writer, model, plan(model, **globs), (scope, magnitudes), calibrate, wanted)
+    return writer.write(path, metadata or {})
+
+
+def _calibrate(
+    writer: Encoder,
+    model: nn.Module,
+    chosen: Plan,
+    ranking: tuple[Scope, Magnitudes],
+    batches: Iterable[Any],
+    states: Sequence[State],
+) -> None:
+    """Estimate the statistics of `states` on a copy of the model with the weights that the file will hold."""
+    check_batches(batches)
+    copied, data = copy.deepcopy(unwrap(model)), list(batches)
+    writer.fill(copied)
+    live = LiveModel(copied, chosen, *ranking)
+    # The stages are what a reader of a part of the file has to interpolate between.
+    for state in dict.fromkeys((*states, *map(pruned_state, writer.stages))):
+        live.go(state)
+        estimate_statistics(copied, data)
+        writer.keep_statistics(state, copied.state_dict())
+
+
+def default_states(stages: Sequence[float]) -> list[State]:
+    """The stages, their recovered forms, and pruned states and bands close enough to interpolate between."""
+    grid = [0.1, 0.2, 0.3, 0.4, *(round(0.5 + 0.02 * i, 2) for i in range(21)), 0.92, 0.94, 0.95, 0.96]
+    pruned = sorted({*grid, *stages})
+    lows, highs = {*BAND_STARTS, *stages}, {*BAND_ENDS, *stages}
+    bands = [recovered_state(low, high) for low in sorted(lows) for high in sorted(highs) if low < high]
+    return [*(pruned_state(sparsity) for sparsity in pruned), *bands]
+
+
+def _states(items: Iterable[float | tuple[float, float]]) -> list[State]:
+    pairs = [(item, item) if not isinstance(item, tuple) else item for item in items] if _is_list(items) else None
+    if pairs is None or any(len(pair) != 2 for pair in pairs):
+        raise PofError(f"states={items!r} must list sparsities and pairs (recover_from, sparsity): [0.8, (0.5, 0.9)]")
+    return [pruned_state(high) if low is high else recovered_state(low, high) for low, high in pairs]
+
+
+def _is_list(items: object) -> bool:
+    return isinstance(items, Iterable) and not isinstance(items, str)

@@ -1,0 +1,310 @@
+"""A pass of a training loop on pruned weights: the one primitive of every method that trains on them."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from pof.checks import check_choice
+from pof.elastic.batch_statistics import Statistics, buffers, norm_layers, read_statistics, write_statistics
+from pof.elastic.change_detector import ChangeDetector
+from pof.elastic.live_model import REFRESH, find_parameter, forget_casts
+from pof.errors import WeightsChangedError
+from pof.planning.entry import Entry
+from pof.planning.name_globs import as_globs
+from pof.planning.pruning_plan import plan
+from pof.planning.wrappers import unwrap
+from pof.ranking.ranked_weight import Counts, RankedWeight
+from pof.ranking.shares import band_counts
+from pof.ranking.sparsity_state import Magnitudes, Scope, State, pruned_state
+from pof.sphere.compiler_guard import uncompiled
+
+Fill = Callable[[Tensor], object]
+"""Writes what a weight is inside a block into a tensor."""
+
+
+class PrunedPass:
+    """Puts pruned weights into a model for a block, and the dense ones back after it, bit for bit.
+
+    Make one for a training loop: its plan and its memory are kept between steps. The weights are ranked as they are
+    when a block begins. A model whose layers were changed since the last block is planned anew.
+
+    Args:
+        model: any module.
+        scope: as in `Elastic`.
+        magnitudes: as in `Elastic`.
+        include: globs as in `pof.plan`.
+        exclude: globs as in `pof.plan`.
+        sparsities: as in `Elastic`.
+        masked: as in `pof.pruned`.
+        keep_statistics: whether BatchNorm statistics that a pass updates stay updated. Else they are put back too.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        scope: Scope = "layer",
+        magnitudes: Magnitudes = "raw",
+        include: Iterable[str] = (),
+        exclude: Iterable[str] = (),
+        sparsities: Mapping[str, float] | None = None,
+        masked: bool = False,
+        keep_statistics: bool = False,
+    ) -> None:
+        check_choice(scope, "scope", ("layer", "global"))
+        check_choice(magnitudes, "magnitudes", ("raw", "unit"))
+        self._globs = {"include": as_globs(include, "include"), "exclude": as_globs(exclude, "exclude")}
+        self._scope, self._magnitudes, self._sparsities = scope, magnitudes, sparsities
+        self._masked, self._keep_statistics = masked, keep_statistics
+        self._weights: list[_PassWeight] = []
+        self._modules: list[tuple[int, type]] = []
+        self.is_busy = False
+        """Whether a block is open."""
+        self._plan(model)
+
+    def check_reach(self, sparsity: float) -> None:
+        """Refuse a sparsity that the scope cannot reach: at once, and not when a schedule gets there."""
+        if self._scope == "global":
+            self._counts(self._ranked([weight.parameter.detach() for weight in self._weights]), pruned_state(sparsity))
+
+    @contextmanager
+    def at(self, sparsity: float, recover_from: float | None = None) -> Iterator[None]:
+        """Weights pruned at `sparsity`, with the band from `recover_from` filled if that is given."""
+        state = pruned_state(sparsity, recover_from)
+        with self._block(lambda weights: self._in_state(weights, state)):
+            yield
+
+    @contextmanager
+    def masked_by(self, kept: Mapping[str, Tensor]) -> Iterator[None]:
+        """Weights that are zero where the masks `kept`, by name, are False, whatever their magnitude."""
+        with self._block(lambda weights: _masked(weights, kept)):
+            yield
+
+    @contextmanager
+    def _block(self, prepare: "Callable[[Sequence[_PassWeight]], list[Fill]]") -> Iterator[None]:
+        model, changed = self._current_model(), None
+        self.is_busy = True
+        try:
+            statistics, fills = self._enter(prepare)
+            hooks = [_mask_gradient(w.parameter) for w in self._weights if self._masked and w.parameter.requires_grad]
+            try:
+                yield
+                both = zip(self._weights, fills, strict=True)
+                changed = next((weight.entry.name for weight, fill in both if weight.is_changed(fill)), None)
+            finally:
+                for hook in hooks:
+                    hook.remove()
+                self._leave(statistics)
+        finally:
+            self.is_busy = False
+        self._check_layers(model)
+        if changed is not None:
+            raise WeightsChangedError(
+                f"weight {changed!r} was changed inside pof.pruned, and the change is lost: step the optimizer outside"
+            )
+
+    @uncompiled
+    def _enter(self, prepare: "Callable[[Sequence[_PassWeight]], list[Fill]]") -> tuple[Statistics, list[Fill]]:
+        """Copy the dense weights, then write the others. Whatever can fail comes before the first write."""
+        statistics = read_statistics(self._norms)
+        for weight in self._weights:
+            weight.copy_dense()
+        fills = prepare(self._weights)
+        try:
+            for weight, fill in zip(self._weights, fills, strict=True):
+                fill(weight.parameter.detach())
+                weight.detector.accept()
+        except BaseException:
+            self._leave(statistics)
+            raise
+        forget_casts()
+        return statistics, fills
+
+    @uncompiled
+    def _leave(self, statistics: Statistics) -> None:
+        """Write everything back to where it came from, as far as that still is."""
+        for weight in self._weights:
+            weight.write_dense()
+        forget_casts()
+        same_sizes = [b.shape for b in buffers(self._norms)] == [value.shape for value in statistics]
+        if not self._keep_statistics and same_sizes:
+            write_statistics(self._norms, statistics)
+
+    def _in_state(self, weights: "Sequence[_PassWeight]", state: State) -> "list[Fill]":
+        ranked = self._ranked([weight.dense for weight in weights])
+        counts = self._counts(ranked, state)
+        return [partial(weight.write, pair) for weight, pair in zip(ranked, counts, strict=True)]
+
+    def _ranked(self, values: Sequence[Tensor]) -> list[RankedWeight]:
+        entries = [weight.entry for weight in self._weights]
+        return [
+            RankedWeight(value, entry.layout, self._magnitudes, name=entry.name, many_states=False)
+            for entry, value in zip(entries, values, strict=True)
+        ]
+
+    def _counts(self, ranked: Sequence[RankedWeight], state: State) -> list[Counts]:
+        keys = [weight.keys_across() for weight in ranked] if self._scope == "global" else None
+        entries = [weight.entry for weight in self._weights]
+        return band_counts([entry.weights for entry in entries], [entry.sparsity for entry in entries], keys, state)
+
+    def _plan(self, model: nn.Module) -> None:
+        chosen = plan(model, **self._globs, sparsities=self._sparsities)
+        bare = unwrap(model)
+        parameters = chosen.parameters(bare)
+        self._weights = [_PassWeight(entry, parameters[entry.name]) for entry in chosen]
+        self._norms = norm_layers(bare)
+        self._modules = _modules_of(bare)
+        # Not held, so that whoever remembers a pass for a model does not keep that model.
+        self._model = ref(bare)
+
+    def _current_model(self) -> nn.Module:
+        """The model, planned anew if its layers or weights are others than before."""
+        model = self._model()
+        if model is None:
+            raise WeightsChangedError("the model of this pass is gone: make a new one")
+        if _modules_of(model) != self._modules or not all(weight.is_in(model) for weight in self._weights):
+            self._plan(model)
+        return model
+
+    def _check_layers(self, model: nn.Module) -> None:
+        for weight in self._weights:
+            live = [find_parameter(model, name) for name in weight.entry.names]
+            if live[0] is None or live[0] is not weight.parameter or live[0].shape != weight.entry.shape:
+                raise WeightsChangedError(f"weight {weight.entry.name!r} was replaced: {REFRESH}")
+        now = norm_layers(model)
+        if len(now) != len(self._norms) or any(a is not b for a, b in zip(now, self._norms, strict=True)):
+            raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
+
+
+class _PassWeight:
+    """A parameter, the memory that its dense values are kept in during a block, and who notices changes."""
+
+    def __init__(self, entry: Entry, parameter: nn.Parameter) -> None:
+        self.entry, self.parameter = entry, parameter
+        self.dense = torch.empty_like(parameter.detach())
+        self.detector = ChangeDetector(parameter)
+        self.detector.look_at_largest()
+
+    def is_in(self, model: nn.Module) -> bool:
+        """Whether the model has this parameter still, of the same shape, type and layout, on the same device."""
+        live, kept = find_parameter(model, self.entry.name), self.dense
+        same = live is self.parameter and all(find_parameter(model, name) is not None for name in self.entry.tied)
+        kind = (live.shape, live.dtype, live.device) if live is not None else None
+        return (
+            same
+            and kind == (kept.shape, kept.dtype, kept.device)
+            and self.parameter.is_contiguous() == kept.is_contiguous()
+        )
+
+    def is_changed(self, fill: "Fill") -> bool:
+        """Whether the parameter is not what `fill` wrote. A block within this one writes it, and puts it back."""
+        if self.detector.change() is None:
+            return False
+        if self.parameter.shape != self.dense.shape or self.parameter.dtype is not self.dense.dtype:
+            return True
+        expected = torch.empty_like(self.dense)
+        fill(expected)
+        return not torch.equal(expected, self.parameter.detach().to(expected.device))
+
+    @torch.no_grad()
+    def copy_dense(self) -> None:
+        """Remember the values."""
+        self.dense.copy_(self.parameter)
+
+    @torch.no_grad()
+    def write_dense(self) -> None:
+        """Write them back, unless the parameter has another shape now."""
+        if self.parameter.shape == self.dense.shape:
+            self.parameter.copy_(self.dense)
+
+
+_LAST: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], PrunedPass]] = WeakKeyDictionary()
+"""For each model the last pass of `pruned`, and its settings: a loop asks for the same one at every step."""
+
+
+@contextmanager
+def pruned(
+    model: nn.Module,
+    sparsity: float,
+    *,
+    recover_from: float | None = None,
+    scope: Scope = "layer",
+    magnitudes: Magnitudes = "raw",
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    sparsities: Mapping[str, float] | None = None,
+    masked: bool = False,
+) -> Iterator[None]:
+    """For training loops: `model` has pruned weights inside the block, and its dense ones after it.
+
+    Call `backward()` inside the block: the gradients land on the dense weights. BatchNorm statistics are put back too.
+    Step the optimiser outside. Plan and memory are kept for the next call with the same settings.
+
+    Args:
+        model: any module.
+        sparsity: as in `Elastic.prune`.
+        recover_from: fill the band from here to `sparsity`, as in `Elastic.recover`.
+        scope: as in `Elastic`.
+        magnitudes: as in `Elastic`.
+        include: globs as in `pof.plan`.
+        exclude: globs as in `pof.plan`.
+        sparsities: as in `Elastic`.
+        masked: whether weights that are zero inside get no gradient from there, as `nested` does. Without it they get
+            one too (straight-through), and may come back. A filter that is pruned whole makes its BatchNorm divide by
+            next to nothing, and that gradient explode: networks with depthwise layers need the mask.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(8, 4)
+        >>> with pruned(model, 0.75):
+        ...     model(torch.ones(1, 8)).sum().backward()
+        ...     int((model.weight == 0).sum())
+        24
+        >>> int((model.weight == 0).sum())
+        0
+    """
+    pruned_state(sparsity, recover_from)
+    globs = (as_globs(include, "include"), as_globs(exclude, "exclude"))
+    fixed = tuple(sparsities.items()) if isinstance(sparsities, Mapping) else sparsities
+    settings = (scope, magnitudes, *globs, fixed, masked)
+    bare = unwrap(model) if isinstance(model, nn.Module) else model
+    known, found = _LAST.get(bare, ((), None)) if isinstance(bare, nn.Module) else ((), None)
+    # A block within another one of the same settings needs memory of its own.
+    if found is None or known != settings or found.is_busy:
+        found = PrunedPass(
+            bare,
+            scope=scope,
+            magnitudes=magnitudes,
+            include=globs[0],
+            exclude=globs[1],
+            sparsities=sparsities,
+            masked=masked,
+        )
+        _LAST[bare] = (settings, found)
+    with found.at(sparsity, recover_from):
+        yield
+
+
+def _modules_of(model: nn.Module) -> list[tuple[int, type]]:
+    return [(id(module), type(module)) for module in model.modules()]
+
+
+def _masked(weights: Sequence[_PassWeight], kept: Mapping[str, Tensor]) -> list[Fill]:
+    return [partial(_fill_masked, weight.dense, kept[weight.entry.name]) for weight in weights]
+
+
+def _fill_masked(dense: Tensor, kept: Tensor, out: Tensor) -> None:
+    with torch.no_grad():
+        out.copy_(dense).masked_fill_(~kept, 0.0)
+
+
+def _mask_gradient(weight: nn.Parameter) -> RemovableHandle:
+    """No gradient from now on where `weight` is zero when the gradient is made."""
+    handle: RemovableHandle = weight.register_hook(lambda gradient: gradient.masked_fill(weight.detach() == 0, 0.0))
+    return handle

@@ -1,0 +1,106 @@
+"""A second pass in one step, at other weights and without a trace: for `pof.Nested` and methods such as CrAM."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+RandomStates = dict[str, Tensor]
+"""The states of torch's random numbers, by device."""
+
+
+@contextmanager
+def second_pass(model: nn.Module, random: RandomStates, distance: float, weight: float = 1.0) -> Iterator[None]:
+    """After a first pass that began at `random`: a second one, `weight` times whose gradients is added to the first's.
+
+    Inside the block `.grad` is empty, and the parameters are `distance` along the first gradients. Neither they nor
+    buffers (BatchNorm statistics) and random numbers are changed after it.
+    """
+    trained = [p for p in model.parameters() if p.grad is not None]
+    # Copied, because buckets of DistributedDataParallel may be the memory of both passes' gradients.
+    clean = [p.grad.clone() for p in trained if p.grad is not None]
+    model.zero_grad()
+    # Half precision overflows now and then: such gradients lead nowhere, and the step will be left out.
+    uphill = moved(trained, clean, distance) if distance and gradients_are_finite(clean) else nullcontext()
+    with uphill, without_trace(model, random):
+        yield
+    for parameter in model.parameters():
+        if parameter.grad is not None and weight != 1.0:
+            parameter.grad.mul_(weight)
+    for parameter, gradient in zip(trained, clean, strict=True):
+        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+
+@contextmanager
+def moved(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], distance: float) -> Iterator[None]:
+    """The parameters `distance` along `directions` inside the block, and where they were after it, bit for bit."""
+    before = [parameter.detach().clone() for parameter in parameters]
+    try:
+        with torch.no_grad():
+            for parameter, direction in zip(parameters, directions, strict=True):
+                parameter.add_(direction, alpha=distance)
+        torch.clear_autocast_cache()  # which would not see writes in place
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, values in zip(parameters, before, strict=True):
+                parameter.copy_(values)
+        torch.clear_autocast_cache()
+
+
+@contextmanager
+def without_trace(model: nn.Module, random: RandomStates) -> Iterator[None]:
+    """Inside the block random numbers go on from `random`; it changes neither later ones nor any buffer."""
+    buffers, after = _buffers(model), random_states(model)
+    kept = [buffer.detach().clone() for *_, buffer in buffers]
+    try:
+        _set_random_states(random)
+        yield
+    finally:
+        _set_random_states(after)
+        with torch.no_grad():
+            for (owner, name, buffer), values in zip(buffers, kept, strict=True):
+                owner[name] = buffer.copy_(values)
+
+
+def step_generator(seed: int, step: int) -> torch.Generator:
+    """Random numbers that depend on `seed` and `step` alone: all ranks and resumed runs draw the same."""
+    mixed = np.random.SeedSequence((seed % 2**64, step)).generate_state(1)
+    return torch.Generator().manual_seed(int(mixed[0]))
+
+
+def gradients_are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether none of them has a NaN or an infinity; waits for a device once."""
+    found: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.device, []).append(tensor.isfinite().all())
+    return all(bool(torch.stack(each).all()) for each in found.values())
+
+
+def _buffers(model: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
+    """All buffers of all modules, each with the dictionary that it is in and its name there."""
+    owners = [module._buffers for module in model.modules()]
+    return [(owner, name, buffer) for owner in owners for name, buffer in owner.items() if buffer is not None]
+
+
+def random_states(model: nn.Module) -> RandomStates:
+    """The states of the random numbers that a pass of `model` may draw from."""
+    devices = {str(p.device) for p in model.parameters() if p.device.type == "cuda"}
+    return {"cpu": torch.get_rng_state(), **{device: torch.cuda.get_rng_state(device) for device in devices}}
+
+
+def loss_scale(optimizer: Optimizer) -> float:
+    """What half precision multiplies the gradients by; accelerate's optimiser knows the scaler."""
+    scaler = getattr(optimizer, "scaler", None)
+    return 1.0 if scaler is None else float(scaler.get_scale())
+
+
+def _set_random_states(states: RandomStates) -> None:
+    for device, state in states.items():
+        if device == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)

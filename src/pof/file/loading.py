@@ -1,0 +1,77 @@
+"""Filling a model from a `.pof` file, at any sparsity."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from pof.errors import PofError, PofFileError
+from pof.file.pof_file import PofFile
+from pof.planning.wrappers import unwrap
+from pof.ranking.sparsity_state import State, asked_state
+
+
+def load(
+    path: str | Path,
+    *,
+    into: nn.Module,
+    sparsity: float | None = None,
+    recover_from: float | None = None,
+    partial: bool = False,
+) -> State:
+    """Load a file into `into`; return the state that it is in.
+
+    Args:
+        path: a local path, or a URL that fsspec can read by ranges; only what the state needs is read.
+        into: a module with the same keys and shapes; on any error it stays as it was.
+        sparsity: any, in [0, 1); by default dense.
+        recover_from: fill the band from here to `sparsity` with alpha * sign(w).
+        partial: take a file that is cut off; without a sparsity, the densest state that is wholly there.
+    """
+    if not isinstance(into, nn.Module):
+        raise PofError(
+            f"into is a {type(into).__name__}: pass a torch.nn.Module; pof.open(path).state_dict() gives tensors"
+        )
+    file = PofFile(path, partial=partial)
+    state = file.densest if sparsity is None and recover_from is None else asked_state(sparsity, recover_from)
+    found = file.tensors(state)
+    target = unwrap(into).state_dict(keep_vars=True)
+    _refuse_other(target, found, file.name)
+    _refuse_unwritable(unwrap(into), target)
+    with torch.no_grad():
+        for name, value in found.items():
+            target[name].copy_(value)
+    torch.clear_autocast_cache()
+    return state
+
+
+def _refuse_unwritable(into: nn.Module, target: dict[str, Tensor]) -> None:
+    """Raise if a tensor of the model cannot be written to, or is only a copy of what the model works with."""
+    own = {id(tensor) for tensor in (*into.parameters(), *into.buffers())}
+    for name, tensor in target.items():
+        if id(tensor) not in own:
+            raise PofFileError(
+                f"{name!r} is made by the model's own state_dict, so that writing to it changes nothing: "
+                "model.load_state_dict(pof.open(path).state_dict(...))"
+            )
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            raise PofFileError(f"{name!r} was made in inference mode, and cannot be written to: load in that mode too")
+        if torch._debug_has_internal_overlap(tensor) == 1:
+            raise PofFileError(f"{name!r} of the model is one number seen many times (expand): make it contiguous")
+
+
+def _refuse_other(target: dict[str, Tensor], found: dict[str, Tensor], name: str) -> None:
+    """Raise if the model is not one that the file fits."""
+    for what, names in (("lacks", target.keys() - found.keys()), ("has no place for", found.keys() - target.keys())):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise PofFileError(f"{name!r} does not fit the model: it {what} {sorted(names)[0]!r}{more}")
+    for key, value in found.items():
+        if is_lazy(target[key]):
+            raise PofFileError(f"{key!r} of the model has no shape yet (a lazy layer): run one batch through it first")
+        if target[key].shape != value.shape:
+            shapes = f"{tuple(value.shape)} instead of {tuple(target[key].shape)}"
+            raise PofFileError(f"{name!r} does not fit the model: {key!r} has shape {shapes}")
+        if target[key].is_meta:
+            raise PofFileError(f"{key!r} of the model is on the meta device: model.to_empty(device='cpu') first")

@@ -1,0 +1,43 @@
+"""One weight of a plan."""
+
+from dataclasses import dataclass
+from math import prod
+
+from torch import Tensor
+
+from pof.ranking.row_layout import RowLayout
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One weight that is pruned."""
+
+    name: str
+    kind: str
+    """The class of its layer; empty where only tensors are known."""
+    shape: tuple[int, ...]
+    groups: int | None = None
+    """The groups of a layer whose output units lie in dimension 1, such as a transposed convolution; else None."""
+    sparsity: float | None = None
+    """Fixed for this weight whenever the model is not dense; None follows what is asked for."""
+    tied: tuple[str, ...] = ()
+    """Other names of the same weight."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the weight."""
+        return (self.name, *self.tied)
+
+    @property
+    def weights(self) -> int:
+        """How many there are."""
+        return prod(self.shape)
+
+    @property
+    def layout(self) -> RowLayout:
+        """Where its rows lie."""
+        return RowLayout(self.groups)
+
+    def rows(self, weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """A view of `weight` (of this entry's shape) by rows, and the dimensions that make up one row."""
+        return self.layout.rows(weight)

@@ -1,0 +1,71 @@
+"""The kinds of layers that can be pruned, in one table. A new kind is one more entry of `LAYER_KINDS`.
+
+Everything that differs between kinds is a column: which parameters are weights, where the rows of a weight lie (a
+`.pof` file stores that as `groups`), whether the layer counts as a convolution, and which operations the runtime knows
+how to make sparse.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """One kind of layer that can be pruned."""
+
+    name: str
+    matches: Callable[[nn.Module], bool]
+    """Whether a module, of a subclass too, is of this kind."""
+    weights: tuple[str, ...] = ("weight",)
+    """The parameters that are weights; those that a module does not have, or has as None, do not count."""
+    groups: Callable[[Any], int] | None = None
+    """The groups of a layer whose output units lie in dimension 1; None for a kind where they lie in dimension 0."""
+    convolves: bool = False
+    """Whether it counts when the first convolution of a model is looked for."""
+    operations: Mapping[str, str] = field(default_factory=dict)
+    """Operations of torch that compute it, and how the runtime computes each: as "conv" or as "linear"."""
+
+    def weight_names(self, module: nn.Module) -> tuple[str, ...]:
+        """The names of the weights that `module` has."""
+        return tuple(name for name in self.weights if self.weights == ("weight",) or getattr(module, name) is not None)
+
+
+def _is_transposed_linear(module: nn.Module) -> bool:
+    """Whether it is the Conv1D of GPT-2 and others in transformers: a linear layer whose weight is (in, out)."""
+    return any(
+        kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils" for kind in type(module).__mro__
+    )
+
+
+LAYER_KINDS = (
+    LayerKind(
+        "convolution",
+        lambda module: isinstance(module, CONVOLUTIONS),
+        convolves=True,
+        operations={"aten.conv2d.default": "conv", "aten.conv2d.padding": "conv"},
+    ),
+    LayerKind(
+        "transposed convolution",
+        lambda module: isinstance(module, TRANSPOSED),
+        groups=lambda module: module.groups,
+        convolves=True,
+    ),
+    LayerKind("linear", lambda module: isinstance(module, nn.Linear), operations={"aten.linear.default": "linear"}),
+    LayerKind("transposed linear", _is_transposed_linear, groups=lambda module: 1),
+    LayerKind("attention", lambda module: isinstance(module, nn.MultiheadAttention), weights=ATTENTION_WEIGHTS),
+)
+
+SPARSE_OPERATIONS = {name: how for kind in LAYER_KINDS for name, how in kind.operations.items()}
+"""By the name of an operation of torch, how the runtime computes it sparsely."""
+
+
+def kind_of(module: nn.Module) -> LayerKind | None:
+    """The kind of `module`; None if it is not a layer that can be pruned."""
+    return next((kind for kind in LAYER_KINDS if kind.matches(module)), None)

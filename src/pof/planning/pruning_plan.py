@@ -1,0 +1,158 @@
+"""Which weights of a model are pruned: the plan.
+
+Every convolution and linear layer takes part, subclasses too, but the first convolution (as in the paper).
+"""
+
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from pof.errors import PlanError
+from pof.planning.discovery import EMPTY, find_weights
+from pof.planning.entry import Entry
+from pof.planning.name_globs import as_globs, matches, refuse_unmatched
+from pof.planning.refusals import refuse_sharded, refuse_unprunable
+from pof.planning.wrappers import unwrap
+from pof.ranking.sparsity import check_sparsity
+from pof.terminal.text_table import text_table
+
+FIRST = "the first convolution"
+EXCLUDED = "excluded"
+SILENT = (FIRST, EXCLUDED, EMPTY)
+"""Reasons to leave a weight out that need no warning; all others were not asked for."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The weights that are pruned, and those that are not and why; prints as a table."""
+
+    entries: tuple[Entry, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def weights(self) -> int:
+        """How many weights take part in all."""
+        return sum(entry.weights for entry in self.entries)
+
+    def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters of `model` that the plan names."""
+        bare = unwrap(model)
+        return {entry.name: bare.get_parameter(entry.name) for entry in self.entries}
+
+    def __str__(self) -> str:
+        rows = [(e.name, e.kind, "x".join(map(str, e.shape)), e.weights, _remark(e)) for e in self.entries]
+        lines = [text_table(("weight", "layer", "shape", "weights", ""), rows)]
+        lines += [f"left out: {name} ({reason})" for name, reason in self.left_out]
+        tensors = "tensor" if len(self.entries) == 1 else "tensors"
+        lines.append(f"{self.weights:,} weights in {len(self.entries)} {tensors} are pruned")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def plan(
+    model: nn.Module,
+    *,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    sparsities: Mapping[str, float] | None = None,
+) -> Plan:
+    """Which weights of `model` are pruned.
+
+    Args:
+        model: any module, also inside DistributedDataParallel, an AveragedModel or torch.compile's wrapper.
+        include: globs on module or weight names; when given, only what matches takes part (the first convolution too).
+        exclude: globs on module or weight names that take no part.
+        sparsities: fixed sparsities by glob, such as `{"fc": 0.5}`; the last glob that matches counts.
+
+    Returns:
+        the plan, one entry per weight. Tied weights are one entry.
+
+    Example:
+        >>> print(plan(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 4))))
+        weight    layer   shape  weights
+        2.weight  Linear  4x8         32
+        left out: 0.weight (the first convolution)
+        32 weights in 1 tensor are pruned
+    """
+    if not isinstance(model, nn.Module):
+        kind = model.__name__ + ", not called yet" if callable(model) else f"a {type(model).__name__}"
+        raise PlanError(f"model is {kind}: pass a torch.nn.Module, such as pof.models.resnet20()")
+    bare = unwrap(model)
+    refuse_sharded(bare)
+    found, left_out = find_weights(bare)
+    include, exclude = as_globs(include, "include"), as_globs(exclude, "exclude")
+    known = [*(entry.names for entry, _ in found), *((name,) for name, _ in left_out)]
+    refuse_unmatched(include, "include", known)
+    refuse_unmatched(exclude, "exclude", known)
+    left_out = [(name, EXCLUDED if not _wanted((name,), include, exclude) else why) for name, why in left_out]
+    entries = []
+    for entry, first in found:
+        if not _wanted(entry.names, include, exclude):
+            left_out.append((entry.name, EXCLUDED))
+        elif first and not include:
+            left_out.append((entry.name, FIRST))
+        else:
+            entries.append(entry)
+    if not entries:
+        raise PlanError(_nothing(bare, left_out))
+    for name, reason in left_out:
+        if reason not in SILENT:
+            warnings.warn(f"{name} is not pruned: {reason}", UserWarning, stacklevel=_frames_to_user())
+    for entry in entries:
+        refuse_unprunable(entry.name, bare.get_parameter(entry.name))
+    return Plan(tuple(_with_sparsities(entries, left_out, {} if sparsities is None else sparsities)), tuple(left_out))
+
+
+def _wanted(names: Iterable[str], include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
+    return not matches(names, exclude) and (not include or matches(names, include))
+
+
+def _frames_to_user() -> int:
+    """How far up the stack the user's own line is, for `warnings.warn` in our caller."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pof."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _with_sparsities(
+    entries: list[Entry], left_out: list[tuple[str, str]], sparsities: Mapping[str, float]
+) -> list[Entry]:
+    if not isinstance(sparsities, Mapping):
+        raise PlanError(f"sparsities={sparsities!r} must map names or globs to sparsities, such as {{'fc': 0.5}}")
+    for glob in sparsities:
+        for name, reason in left_out:
+            if matches((name,), (glob,)) and not any(matches(entry.names, (glob,)) for entry in entries):
+                raise PlanError(f"sparsities={glob!r}: {name} takes no part ({reason}); include= takes it in")
+    refuse_unmatched(sparsities, "sparsities", [entry.names for entry in entries])
+    fixed: dict[str, float] = {}
+    for glob, value in sparsities.items():
+        sparsity = check_sparsity(value, f"sparsities[{glob!r}]")
+        fixed.update((entry.name, sparsity) for entry in entries if matches(entry.names, (glob,)))
+    return [replace(entry, sparsity=fixed.get(entry.name)) for entry in entries]
+
+
+def _nothing(model: nn.Module, left_out: list[tuple[str, str]]) -> str:
+    message = f"nothing to prune in {type(model).__name__}: "
+    if not left_out:
+        return message + "it has no convolution or linear layer"
+    name, reason = left_out[0]
+    remedy = f"; include=({name!r},) takes it in" if reason == FIRST else ""
+    return message + f"{name} is left out ({reason}){remedy}"
+
+
+def _remark(entry: Entry) -> str:
+    remarks = [f"tied: {name}" for name in entry.tied]
+    if entry.sparsity is not None:
+        remarks.append(f"always {entry.sparsity:g}")
+    return ", ".join(remarks)

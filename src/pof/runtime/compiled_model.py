@@ -1,0 +1,233 @@
+"""A model that runs on the sparse kernels where these are faster, and on torch where it is not."""
+
+import inspect
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from pof.checks import check_whole
+from pof.errors import PofError
+from pof.planning.wrappers import unwrap
+from pof.runtime.capture import capture
+from pof.runtime.compiled_weights import CompiledWeights, copied_state, refuse_other
+from pof.runtime.engine_choice import EngineChoice, LayerTime, Times, choose
+from pof.runtime.execution_plan import ExecutionPlan, ThreadWork
+from pof.runtime.kernel_calls import library
+from pof.runtime.program import Program
+from pof.terminal.text_table import text_table
+
+MOST_SIZES = 16
+"""Sizes of input that are kept ready; the one that came first goes when there are more."""
+Key = tuple[Any, ...]
+
+
+def compile(
+    model: nn.Module, example: Tensor | Sequence[Any] | Mapping[str, Any], *, threads: int | None = None
+) -> "CompiledModel":
+    """Compile `model`, at its present sparsity, to run faster on this CPU, with the same outputs.
+
+    The model is exported (`torch.export`); BatchNorm, additions and ReLUs join the convolutions before them; each layer
+    runs on the sparse kernels or on torch, whichever is faster here; if nothing is gained, torch runs it all. The model
+    itself is not changed. Its weights are copied: `update()` of the result takes up others.
+
+    Args:
+        model: in evaluation mode, on the CPU, in float32.
+        example: an input, a tuple of inputs, or a dict of inputs by name. Other sizes of batch work too, and are timed
+            when they first come.
+        threads: how many to use; torch's number by default.
+
+    Raises:
+        PofError: the model cannot be exported, or pof was built without its compiled core.
+
+    Example:
+        >>> import torch, pof
+        >>> model = pof.models.resnet20().eval()
+        >>> pof.Elastic(model).prune(0.9)
+        >>> images = torch.randn(1, 3, 32, 32)
+        >>> fast = pof.compile(model, images)
+        >>> bool(torch.allclose(fast(images), model(images), atol=1e-3))
+        True
+    """
+    return CompiledModel(model, example, threads)
+
+
+class CompiledModel:
+    """What `pof.compile` gives; call it like the model."""
+
+    def __init__(
+        self, model: nn.Module, example: Tensor | Sequence[Any] | Mapping[str, Any], threads: int | None = None
+    ) -> None:
+        library()
+        if not isinstance(model, nn.Module):
+            raise PofError(f"model is a {type(model).__name__}: pass a torch.nn.Module; pof.load fills one from a file")
+        self._model = unwrap(model)
+        if any(module.training for module in self._model.modules()):
+            raise PofError("the model is in training mode: call model.eval() first, BatchNorm and dropout change there")
+        self._example = self._listed((), example) if isinstance(example, Mapping) else _tuple_of(example)
+        self._threads = torch.get_num_threads() if threads is None else check_whole(threads, "threads", "how many")
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._state = copied_state(self._model)
+        self._programs: dict[Program, CompiledWeights] = {}
+        self._choices: dict[Key, EngineChoice] = {}
+        """By the size of the inputs. Replaced as a whole by `update`, so that calls that are on their way go on."""
+        self._times: dict[Key, Times] = {}
+        with torch.no_grad():
+            self._choice(self._example)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """The outputs of the model as it was when it was compiled, or last updated."""
+        if named:
+            inputs = self._listed(inputs, named)
+        with torch.no_grad():
+            choice = self._choices.get(_key(inputs)) or self._choice(inputs)
+            leaves = pytree.tree_leaves(inputs)
+            outputs, values = choice.run(leaves, self._work)
+            for name, written in choice.program.changes.inputs.items():
+                leaves[choice.program.inputs.index(name)].copy_(values[written])
+            for name, written in choice.program.changes.buffers.items():
+                choice.taken.constants[name].copy_(values[written])
+            return outputs
+
+    def update(self) -> None:
+        """Take up the model's present weights, such as another sparsity; which engine runs what stays as it is.
+
+        Raises:
+            PofError: a layer was taken away or has another shape.
+        """
+        with self._lock, torch.no_grad():
+            state = copied_state(self._model)
+            refuse_other(self._state, state)
+            programs = {program: CompiledWeights.of(program, state) for program in self._programs}
+            choices = {key: choice.with_weights(programs[choice.program]) for key, choice in self._choices.items()}
+            self._state, self._programs, self._choices, self._times = state, programs, choices, {}
+
+    def times(self, *inputs: Any) -> tuple[LayerTime, ...]:
+        """A row a layer, for inputs of this size (the example's)."""
+        return self._measured(inputs).layers
+
+    def milliseconds(self, *inputs: Any) -> tuple[float, float]:
+        """How long the plain model takes, and this one, for inputs of this size (the example's)."""
+        times = self._measured(inputs)
+        return times.plain, times.compiled
+
+    def speedup(self, *inputs: Any) -> float:
+        """How many times as fast as the plain model, for inputs of this size (the example's)."""
+        plain, compiled = self.milliseconds(*inputs)
+        return plain / compiled
+
+    def summary(self, *inputs: Any) -> str:
+        """A table: a row a layer, and the whole."""
+        times, wanted = self._measured(inputs), inputs or self._example
+        header = ("layer", "operation", "output", "sparsity", "engine", "ms", "speed-up")
+        rows = [
+            (t.name, t.operation, "x".join(map(str, t.shape)), f"{t.sparsity:.0%}", t.engine,
+             f"{t.sparse if t.engine == 'sparse' and t.sparse is not None else t.dense:.3g}",
+             f"{t.dense / t.sparse:.2f}x" if t.engine == "sparse" and t.sparse else "-")
+            for t in times.layers
+        ]  # fmt: skip
+        total = f"whole model: {times.plain:.3g} ms plain, {times.compiled:.3g} ms compiled"
+        if self._choices[_key(wanted)].plan is None:
+            verdict = "the plain model is used: compiling gains nothing at this size and sparsity"
+        else:
+            verdict = f"{times.plain / times.compiled:.2f}x as fast"
+        if not times.layers:
+            return f"no 2-d convolution and no linear layer, which are what the kernels compute\n{total}; {verdict}"
+        return f"{text_table(header, rows)}\n{total}; {verdict}"
+
+    def __repr__(self) -> str:
+        return f"CompiledModel({type(self._model).__name__}, {self._threads} threads, {len(self._choices)} sizes ready)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled: memory addresses are in it."""
+        raise PofError("a compiled model cannot be copied or pickled: copy the model, and compile the copy")
+
+    def _listed(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All inputs by position, those that are named too; what is not given in between has its default."""
+        parameters = inspect.signature(self._model.forward).parameters
+        try:
+            given = inspect.signature(self._model.forward).bind(*inputs, **named).arguments
+        except TypeError as error:
+            raise PofError(f"{type(self._model).__name__} does not take these inputs: {error}") from None
+        listed: list[Any] = []
+        for name in list(parameters)[: 1 + max(list(parameters).index(name) for name in given)]:
+            kind = parameters[name].kind
+            if kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+                names = ", ".join(given[name]) if kind is inspect.Parameter.VAR_KEYWORD else name
+                raise PofError(
+                    f"{type(self._model).__name__} takes {names} by name only, which pof.compile cannot give"
+                )
+            value = given.get(name, parameters[name].default)
+            listed += value if kind is inspect.Parameter.VAR_POSITIONAL else [value]
+        return tuple(listed)
+
+    def _measured(self, inputs: Sequence[Any]) -> Times:
+        """How fast inputs of this size run; measured again after an update."""
+        wanted = tuple(inputs) or self._example
+        key = _key(wanted)
+        with torch.no_grad():
+            choice = self._choices.get(key) or self._choice(wanted)
+            if key not in self._times:
+                self._times[key] = choice.times(_copies(wanted), self._work)
+            return self._times[key]
+
+    def _work(self, plan: ExecutionPlan) -> ThreadWork:
+        """What this thread needs for a plan; it goes with the plan."""
+        found: WeakKeyDictionary[ExecutionPlan, ThreadWork] = self._local.__dict__.setdefault(
+            "work", WeakKeyDictionary()
+        )
+        if plan not in found:
+            found[plan] = plan.work()
+        return found[plan]
+
+    def _choice(self, inputs: Sequence[Any]) -> EngineChoice:
+        """Find out what is fastest for inputs of this size."""
+        with self._lock:
+            key = _key(inputs)
+            if key not in self._choices:
+                program = self._program(inputs)
+                found = choose(program, self._programs[program], _copies(inputs), self._threads, self._work)
+                kept = list(self._choices.items())[-(MOST_SIZES - 1) :]
+                self._choices = {**dict(kept), key: found[0]}
+                self._times = {**{k: v for k, v in self._times.items() if k in self._choices}, key: found[1]}
+            return self._choices[key]
+
+    def _program(self, inputs: Sequence[Any]) -> Program:
+        """One that is right for these inputs: the model is exported again where none is."""
+        leaves = pytree.tree_leaves(tuple(inputs))
+        for program in self._programs:
+            if program.accepts(leaves):
+                return program
+        program = capture(self._model, inputs)
+        refuse_other({key: self._state[key] for key in program.constants.values() if key in self._state}, self._state)
+        if not program.accepts(leaves):
+            raise PofError("the model cannot be exported for inputs of this size")
+        used = {choice.program for choice in self._choices.values()}
+        self._programs = {p: taken for p, taken in self._programs.items() if p in used}
+        self._programs[program] = CompiledWeights.of(program, self._state)
+        return program
+
+
+def _tuple_of(example: Tensor | Sequence[Any]) -> tuple[Any, ...]:
+    """The inputs that an example stands for."""
+    return (example,) if isinstance(example, Tensor) else tuple(example)
+
+
+def _copies(inputs: Sequence[Any]) -> list[Any]:
+    """The leaves of inputs, copied: a model may write to them, and timing runs it many times."""
+    return [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in pytree.tree_leaves(tuple(inputs))]
+
+
+def _key(inputs: Sequence[Any]) -> Key:
+    leaves, tree = pytree.tree_flatten(tuple(inputs))
+    key = (tree, *((tuple(v.shape), v.dtype) if isinstance(v, Tensor) else (type(v), v) for v in leaves))
+    try:
+        hash(key)
+    except TypeError:
+        raise PofError("inputs must be tensors and plain values such as numbers, in tuples, lists or dicts") from None
+    return key

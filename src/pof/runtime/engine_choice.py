@@ -1,0 +1,194 @@
+"""Which engine runs what, for inputs of one size: found by timing."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from pof.runtime import torch_run
+from pof.runtime.compiled_weights import CompiledWeights
+from pof.runtime.execution_plan import ExecutionPlan, ThreadWork
+from pof.runtime.execution_steps import UnforeseenError
+from pof.runtime.fair_timing import Took, in_turns, took
+from pof.runtime.image_geometry import lanes_for
+from pof.runtime.program import Layer, Program
+
+ROUNDS = 7
+"""Runs of each engine when they are compared."""
+MARGIN = 1.02
+"""How much faster the compiled model must be than the plain one for a size of input to be used there."""
+MOST_BYTES = 1 << 30
+"""Of the images of a block: the kernels' distances are 32-bit numbers of bytes."""
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """How one layer runs at one size of input, in milliseconds."""
+
+    name: str
+    operation: str
+    shape: tuple[int, ...]
+    """Of its output."""
+    sparsity: float
+    engine: str
+    """"sparse" or "torch": what runs it."""
+    sparse: float | None
+    """None if the sparse kernels cannot compute it."""
+    dense: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """What was measured, in milliseconds."""
+
+    layers: tuple[LayerTime, ...]
+    plain: float
+    compiled: float
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """What runs inputs of one size."""
+
+    program: Program
+    taken: CompiledWeights
+    plan: ExecutionPlan | None
+    """None if the plain model is faster."""
+    channels_last: bool
+    """The layout in which the plain model is faster."""
+
+    def with_weights(self, taken: CompiledWeights) -> "EngineChoice":
+        """The same with other weights."""
+        plan = None if self.plan is None else self.plan.with_weights(taken)
+        return EngineChoice(self.program, taken, plan, self.channels_last)
+
+    def run(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork]) -> tuple[Any, dict[str, Any]]:
+        """The outputs for these inputs, in memory of their own, and all values."""
+        values = None
+        if self.plan is not None:
+            try:
+                values = self.plan.run(leaves, work(self.plan))
+            except UnforeseenError:
+                values = None
+        if values is None:
+            values = plainly(self.program, self.taken, leaves, channels_last=self.channels_last)
+        inputs = {id(leaf) for leaf in leaves}
+        return pytree.tree_map(lambda leaf: _own(leaf, values, inputs), self.program.outputs), values
+
+    def times(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork]) -> Times:
+        """How fast it is now, and each layer."""
+        passed = torch_run.timed(self.program, self.taken.weights, self.taken.constants, leaves, ROUNDS)
+        by_plain = partial(plainly, self.program, self.taken, leaves, channels_last=self.channels_last)
+        if self.plan is None:
+            (plain,) = _compared([by_plain])
+            return Times(_layer_times(self, passed, {}), plain.median, plain.median)
+        own = _step_times(self.plan, leaves, work(self.plan))
+        sparse = {name: own[name] for name in self.plan.sparse if name in own}
+        plain, compiled = _compared([by_plain, partial(self.plan.run, leaves, work(self.plan))])
+        return Times(_layer_times(self, passed, sparse), plain.median, compiled.median)
+
+
+def choose(
+    program: Program,
+    taken: CompiledWeights,
+    leaves: Sequence[Any],
+    threads: int,
+    work: Callable[[ExecutionPlan], ThreadWork],
+) -> tuple[EngineChoice, Times]:
+    """Find out what is fastest for these inputs, and how fast."""
+    passed = torch_run.timed(program, taken.weights, taken.constants, leaves, ROUNDS)
+    layouts = (False,) if program.needs_strides else (False, True)
+    by_plain = [partial(plainly, program, taken, leaves, channels_last=last) for last in layouts]
+    shapes = passed.shapes
+    candidates = [i.name for i in program.items if isinstance(i, Layer) and _can_be_sparse(i, shapes)]
+    plans: list[ExecutionPlan] = []
+    times: dict[str, float] = {}
+    if candidates and not program.needs_strides and all(v.numel() for v in leaves if isinstance(v, Tensor)):
+        whole = ExecutionPlan(program, taken, shapes, candidates, threads)
+        try:
+            times = _step_times(whole, leaves, work(whole))
+            faster = [name for name in candidates if times[name] <= passed.milliseconds[name]]
+            plans = [whole, *([] if faster == candidates else [ExecutionPlan(program, taken, shapes, faster, threads)])]
+            for plan in plans:
+                plan.run(leaves, work(plan))  # what a plan did not foresee shows here, and not among the timings
+        except UnforeseenError:
+            plans, times = [], {}
+    found = _compared([*by_plain, *(partial(plan.run, leaves, work(plan)) for plan in plans)])
+    plain, last = min(zip(found[: len(layouts)], layouts, strict=True))
+    compiled, chosen = min(zip(found[len(layouts) :], plans, strict=True), key=itemgetter(0), default=(plain, None))
+    if plain.least <= MARGIN * compiled.least:
+        compiled, chosen = plain, None
+    choice = EngineChoice(program, taken, chosen, last)
+    return choice, Times(_layer_times(choice, passed, times), plain.median, compiled.median)
+
+
+def plainly(program: Program, taken: CompiledWeights, leaves: Sequence[Any], *, channels_last: bool) -> dict[str, Any]:
+    """All values by torch alone, with the weights that were taken up."""
+    weights = taken.weights_last if channels_last else taken.weights
+    return torch_run.run(program, weights, taken.constants, leaves).values
+
+
+def _own(leaf: Any, values: Mapping[str, Any], inputs: set[int]) -> Any:
+    """An output in memory of its own: not in a buffer, nor in a constant; an input is given back as it is."""
+    value = values[leaf.name] if hasattr(leaf, "name") else leaf
+    if not isinstance(value, Tensor) or id(value) in inputs:
+        return value
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+def _can_be_sparse(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether the sparse kernels can compute a layer."""
+    if layer.name not in shapes or layer.source not in shapes:
+        return False
+    if layer.kind == "linear":
+        return True
+    if any(len(shapes.get(name, ())) != 4 for name in (layer.name, *layer.refs())):
+        return False
+    if layer.residual is not None and shapes[layer.residual] != shapes[layer.name]:
+        return False
+    images, channels, height, width = shapes[layer.source]
+    around = (height + 2 * layer.padding[0] + 16) * (width + 2 * layer.padding[1] + 16)
+    return 4 * channels * around * lanes_for(images) < MOST_BYTES
+
+
+def _step_times(plan: ExecutionPlan, leaves: Sequence[Any], work: ThreadWork) -> dict[str, float]:
+    """Milliseconds of each item's steps."""
+    found: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        values = plan.values(leaves)
+        once: dict[str, float] = {}
+        for name, step in work.steps:
+            start = time.perf_counter()
+            step(values)
+            once[name] = once.get(name, 0.0) + time.perf_counter() - start
+        for name, seconds in once.items():
+            found.setdefault(name, []).append(1e3 * seconds)
+    return {name: statistics.median(each) for name, each in found.items()}
+
+
+def _layer_times(choice: EngineChoice, passed: torch_run.Passed, sparse: Mapping[str, float]) -> tuple[LayerTime, ...]:
+    found, shapes = [], passed.shapes
+    for layer in (item for item in choice.program.items if isinstance(item, Layer)):
+        weight = choice.taken.specs[layer.name].weight
+        kind = "linear" if layer.kind == "linear" else f"conv {weight.shape[2]}x{weight.shape[3]}"
+        kind += f" /{layer.stride[0]}" if layer.stride != (1, 1) else ""
+        kind += f" in {layer.groups} groups" if layer.groups > 1 else ""
+        zeros = 1 - np.count_nonzero(weight) / max(weight.size, 1)
+        title = choice.program.constants[layer.weight].removesuffix(".weight")
+        used = choice.plan is not None and layer.name in choice.plan.sparse
+        times = (sparse.get(layer.name), passed.milliseconds[layer.name])
+        shape = shapes.get(layer.name, ())
+        found.append(LayerTime(title, kind, shape, float(zeros), "sparse" if used else "torch", *times))
+    return tuple(found)
+
+
+def _compared(calls: Sequence[Callable[[], Any]]) -> list[Took]:
+    return [took(milliseconds) for milliseconds in in_turns(calls, ROUNDS)]

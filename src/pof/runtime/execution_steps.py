@@ -1,0 +1,301 @@
+"""What a plan is made of: steps that read and write values (torch's tensors, by name) and buffers (by number)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from pof.core.structures import CopyStruct, PoolStruct
+from pof.errors import PofError
+from pof.runtime.image_geometry import Geometry, Phases
+from pof.runtime.kernel_calls import NativeCall
+from pof.runtime.program import Layer, Operation, Ref
+from pof.runtime.sparse_conv import ConvSpec, SparseConv
+
+NamedValues = dict[str, Any]
+Buffers = list[Tensor]
+LayerWeights = Mapping[str, tuple[Tensor, Tensor]]
+"""Weight and bias by the name of the layer."""
+
+
+BoundStep = Callable[[NamedValues], object]
+
+
+class UnforeseenError(PofError):
+    """A value is not what the plan was made for, as its size depends on data: torch has to run the model."""
+
+
+class ExecutionStep(Protocol):
+    """One thing to do."""
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """What to call, with the values, to do it in the memory of one thread."""
+
+
+@dataclass(frozen=True)
+class TorchOperation:
+    """An operation of torch, as it was in the model."""
+
+    operation: Operation
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """Call it."""
+        operation = self.operation
+        if operation.kwargs or any(isinstance(arg, (list, tuple, dict)) for arg in operation.args):
+            return lambda values: values.__setitem__(operation.name, call(operation, values))
+        # Without looking into lists of arguments, which takes longer than many an operation.
+        places = [(isinstance(arg, Ref), arg.name if isinstance(arg, Ref) else arg) for arg in operation.args]
+
+        def run(values: NamedValues) -> None:
+            values[operation.name] = operation.target(*(values[arg] if is_ref else arg for is_ref, arg in places))
+
+        return run
+
+
+@dataclass(frozen=True)
+class TorchLayer:
+    """A layer by torch's own dense kernels."""
+
+    layer: Layer
+    weights: LayerWeights
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """Compute it."""
+        name = self.layer.name
+        return lambda values: values.__setitem__(name, dense(self.layer, self.weights[name], values))
+
+
+@dataclass(frozen=True)
+class CopyIn:
+    """A tensor's images to where a kernel wants them."""
+
+    source: str
+    shape: tuple[int, ...]
+    buffer: int
+    target: Geometry | Phases
+    spec: ConvSpec | None
+    """The convolution whose phases they are."""
+    size: tuple[int, int]
+    """Rows and columns that are wanted."""
+    threads: int
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """Copy them."""
+        lanes, buffer = self.target.lanes, buffers[self.buffer]
+
+        def run(values: NamedValues) -> None:
+            images, from_ = _images(values[self.source], self.shape, lanes)
+            struct = copy_struct(from_, buffer, self.target, self.spec, images.shape, self.size, self.threads)
+            NativeCall("pof_copy_planes", struct, (images,))()
+
+        return run
+
+
+@dataclass(frozen=True)
+class CopyAcross:
+    """Images in one buffer to another, split by phases."""
+
+    source: int
+    geometry: Geometry
+    buffer: int
+    target: Geometry | Phases
+    spec: ConvSpec
+    size: tuple[int, int]
+    threads: int
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """Copy them."""
+        of = self.geometry
+        from_, shape = _planes(of, buffers[self.source])
+        struct = copy_struct(from_, buffers[self.buffer], self.target, self.spec, shape, self.size, self.threads)
+        return NativeCall("pof_copy_planes", struct, (buffers,))
+
+
+@dataclass(frozen=True)
+class Convolve:
+    """A sparse convolution."""
+
+    kernel: SparseConv
+    source: int
+    residual: int | None
+    out: int
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """Compute it."""
+        residual = None if self.residual is None else buffers[self.residual]
+        return self.kernel.bind(buffers[self.source], residual, buffers[self.out])
+
+
+@dataclass(frozen=True)
+class SparseLinear:
+    """A linear layer as a convolution of one pixel a row of its input."""
+
+    layer: Layer
+    spec: Mapping[str, ConvSpec]
+    kernels: dict[int, SparseConv]
+    threads: int
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """Compute it."""
+        return self._run
+
+    def _run(self, values: NamedValues) -> None:
+        rows, spec = values[self.layer.source].resolve_neg(), self.spec[self.layer.name]
+        if rows.dtype is not torch.float32 or not rows.numel():
+            raise UnforeseenError
+        flat = rows.reshape(-1, rows.shape[-1])
+        count = len(flat)
+        source = Geometry(1, flat.shape[1], 1, count, 0, 0, count, 1)
+        out = Geometry(1, len(spec.weight), 1, count, 0, 0, count, 1)
+        if count not in self.kernels:
+            self.kernels[count] = SparseConv(spec, source, out, self.threads)
+        inside, outside = source.buffer(), out.buffer()
+        source.view(inside)[0, :, 0].copy_(flat.t())
+        self.kernels[count](inside, None, outside)
+        values[self.layer.name] = out.view(outside)[0, :, 0].t().reshape(*rows.shape[:-1], -1)
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """A pool from one place to a buffer."""
+
+    source: str | int
+    geometry: Geometry
+    """Of the source, if that is a buffer; else of the same sizes."""
+    buffer: int
+    target: Geometry
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    threads: int
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """Pool."""
+        of = self.geometry
+        if isinstance(self.source, int):
+            return NativeCall("pof_max_pool", self._struct(_planes(of, buffers[self.source])[0], buffers), (buffers,))
+        source = self.source
+
+        def run(values: NamedValues) -> None:
+            shape = (of.images, of.channels, of.height, of.width)
+            kept, from_ = _images(values[source], shape, self.target.lanes)
+            NativeCall("pof_max_pool", self._struct(from_, buffers), (kept,))()
+
+        return run
+
+    def _struct(self, from_: tuple[int, ...], buffers: Buffers) -> PoolStruct:
+        of, target = self.geometry, self.target
+        shape = (of.images, of.channels, of.height, of.width)
+        size = (of.height, of.width)
+        planes = copy_struct(from_, buffers[self.buffer], target, None, shape, size, self.threads)
+        return PoolStruct(planes, *self.kernel, *self.stride, *self.padding, target.height, target.width)
+
+
+@dataclass(frozen=True)
+class ImageMean:
+    """The mean of each image of a buffer, as an image of one pixel."""
+
+    source: int
+    geometry: Geometry
+    buffer: int
+    target: Geometry
+    threads: int
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """Take it."""
+        of = self.geometry
+        from_, shape = _planes(of, buffers[self.source])
+        place = (buffers[self.buffer], self.target, None, shape, (of.height, of.width), self.threads)
+        return NativeCall("pof_mean_planes", copy_struct(from_, *place), (buffers,))
+
+
+@dataclass(frozen=True)
+class ShowTensor:
+    """The images of a buffer as a tensor of torch; without height and width if it is `flat`."""
+
+    name: str
+    buffer: int
+    geometry: Geometry
+    flat: bool
+
+    def bind(self, buffers: Buffers) -> BoundStep:
+        """Look at them."""
+        name, of, buffer = self.name, self.geometry, buffers[self.buffer]
+
+        def look() -> Tensor:
+            images = of.view(buffer)
+            return images[:, :, 0, 0] if self.flat else images
+
+        if of.is_view:
+            view = look()
+            return lambda values: values.__setitem__(name, view)
+        return lambda values: values.__setitem__(name, look())
+
+
+def _images(value: Any, shape: tuple[int, ...], lanes: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Images that torch has made, and where they are: pointer and strides."""
+    if not isinstance(value, Tensor) or value.dtype is not torch.float32 or tuple(value.shape) != shape:
+        raise UnforeseenError
+    images = value.resolve_neg()
+    image, channel, row, column = images.stride()
+    return images, (images.data_ptr(), image * lanes, image, channel, row, column)
+
+
+def _planes(of: Geometry, buffer: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where the images of a buffer are, pointer and strides, and their shape."""
+    start = buffer.data_ptr() + 4 * of.base
+    from_ = (start, of.block, 1, of.plane, of.pitch * of.lanes, of.lanes)
+    return from_, (of.images, of.channels, of.height, of.width)
+
+
+def copy_struct(
+    source: tuple[int, ...],
+    buffer: Tensor,
+    target: Geometry | Phases,
+    spec: ConvSpec | None,
+    shape: tuple[int, ...] | torch.Size,
+    size: tuple[int, int],
+    threads: int,
+) -> CopyStruct:
+    """What `pof_copy_planes` wants: from pointer and strides to a buffer."""
+    images, channels, height, width = shape
+    if spec is not None and spec.picks:
+        # One pixel of each window: the others are stepped over.
+        pointer, block, lane, channel, row, column = source
+        source = (pointer, block, lane, channel, row * spec.stride[0], column * spec.stride[1])
+        height, width = size
+    if isinstance(target, Phases):
+        assert spec is not None
+        place = (target.phase, target.pitch, target.lanes, *spec.padding, *spec.stride)
+    else:
+        place = (0, target.pitch, target.lanes, target.pad_y, target.pad_x, 1, 1)
+    to = (buffer.data_ptr(), target.block, target.plane, *place)
+    return CopyStruct(*source, *to, images, channels, min(height, size[0]), min(width, size[1]), threads)
+
+
+def call(operation: Operation, values: Mapping[str, Any]) -> Any:
+    """Run an operation of torch."""
+
+    def value(leaf: Any) -> Any:
+        return values[leaf.name] if isinstance(leaf, Ref) else leaf
+
+    args, kwargs = pytree.tree_map(value, operation.args), pytree.tree_map(value, dict(operation.kwargs))
+    return operation.target(*args, **kwargs)
+
+
+def dense(layer: Layer, weights: tuple[Tensor, Tensor], values: Mapping[str, Any]) -> Tensor:
+    """Compute a layer with torch."""
+    source = values[layer.source]
+    if layer.kind == "linear":
+        found = F.linear(source, *weights)
+    else:
+        found = F.conv2d(source, *weights, layer.stride, layer.padding, layer.dilation, layer.groups)
+    if layer.residual is not None:
+        found = found.add_(values[layer.residual])
+    if layer.low == 0.0 and layer.high == float("inf"):
+        return found.relu_()
+    return found if layer.low == -layer.high == -float("inf") else found.clamp_(layer.low, layer.high)

@@ -1,0 +1,1 @@
+"""What is printed in a terminal: one table, one progress bar."""
