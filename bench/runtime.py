@@ -30,7 +30,7 @@ import imagenet_weights
 import pof
 from timing import interleaved, machine, median_milliseconds, ratio
 
-WEIGHTS = Path(__file__).parent.parent / "weights" / "cifar10-resnet20-dense.pof"
+WEIGHTS = Path(__file__).parent.parent / "lab" / "weights" / "cifar10-resnet20-dense.pof"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     python bench/scopes.py [--rounds 31]
 
 One thread, 16 images of 32 x 32. Torch is the model as it is, in the better of its two memory layouts; all take turns.
-Prints JSON. Accuracies of both networks: results/cifar10-resnet20-nested.json and -nested-layer.json.
+Prints JSON. Accuracies of both networks: lab/records/cifar10-resnet20-nested.json and -nested-layer.json.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from timing import interleaved, machine, ratio
 
 FILES = {
     "global": shipped.network("cifar10-resnet20-nested"),
-    "layer": Path(__file__).parents[1] / "weights" / "cifar10-resnet20-nested-layer.pof",
+    "layer": Path(__file__).parents[1] / "lab" / "weights" / "cifar10-resnet20-nested-layer.pof",
 }
 STATES = ((0.0, None), (0.5, None), (0.7, None), (0.8, None), (0.85, None), (0.9, None), (0.9, 0.5))
 IMAGES = 16

@@ -22,7 +22,7 @@ import pof
 from pof.data import cifar10
 from pof.trainer.accuracy_sweep import calibration_batches
 
-WEIGHTS = Path(__file__).parent.parent / "weights" / "cifar10-resnet20-dense.pof"
+WEIGHTS = Path(__file__).parent.parent / "lab" / "weights" / "cifar10-resnet20-dense.pof"
 TESTED = (0.55, 0.65, 0.75, 0.79, 0.81, 0.85, 0.87)
 GRIDS: dict[str, Sequence[float] | None] = {
     "default": None,

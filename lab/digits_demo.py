@@ -19,7 +19,6 @@ from torch.nn import functional as F
 import pof
 from lab.command_line import run_command
 from lab.plots import SUFFIXES, Curve, can_plot, plot_accuracy
-from pof.terminal.progress_bars import Bars
 from pof.data.digit_images import digits
 from pof.elastic.elastic_model import Elastic
 from pof.errors import PofError
@@ -27,6 +26,7 @@ from pof.file.atomic_write import check_target
 from pof.models.digit_networks import digits_convnet
 from pof.ranking.sparsity_state import Magnitudes
 from pof.sphere.attachment import attach
+from pof.terminal.progress_bars import Bars
 from pof.terminal.text_table import text_table
 
 PLOT = "pof-digits.png"

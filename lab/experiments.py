@@ -125,7 +125,7 @@ def _instant(plan: Budget, seed: int) -> Iterator[Experiment]:
 
 
 def _penalty(tr: tuple[float, float]) -> Table:
-    """The paper's method, with a penalty so light that the dense network keeps its accuracy (docs/notes.md)."""
+    """The paper's method, with a penalty so light that the dense network keeps its accuracy (lab/notes.md)."""
     return {"name": "pof", "tr": list(tr), "weight": 0.015, "anneal": 0.6}
 
 

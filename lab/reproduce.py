@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show the plan, and run it."""
-    places = Places(Path(options.runs), Path(options.results), LAB)
+    places = Places(Path(options.runs), Path(options.results))
     chosen = _chosen(experiments(options.budget), options.table)
     left = seconds_left(chosen, places)
     if options.json:

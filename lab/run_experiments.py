@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.command_line import LAB
 from lab.experiments import COST, Experiment
 from lab.weight_histogram import weight_histogram
 from pof.errors import PofError
@@ -28,7 +29,7 @@ class Places:
 
     runs: Path
     results: Path
-    files: Path
+    files: Path = LAB
     """What the paths of files in recipes are relative to."""
 
     def folder(self, experiment: Experiment) -> Path:

@@ -27,6 +27,7 @@ def test_the_public_names_are_these() -> None:
     assert pof.__all__ == [
         "Attached",
         "Elastic",
+        "Nested",
         "Penalty",
         "Plan",
         "PlanError",
@@ -43,6 +44,7 @@ def test_the_public_names_are_these() -> None:
         "compile",
         "export",
         "load",
+        "methods",
         "models",
         "normalize_inputs",
         "open",
@@ -50,7 +52,7 @@ def test_the_public_names_are_these() -> None:
         "pruned",
         "save",
     ]
-    assert len(pof.__all__) <= 25
+    assert len(pof.__all__) <= 26
 
 
 def test_dir_is_all() -> None:
@@ -103,7 +105,7 @@ def test_submodules_do_not_shadow_the_public_names() -> None:
         f"for name in {MODULES!r}: importlib.import_module(name)\n"
         "print(json.dumps({name: type(getattr(pof, name)).__name__ for name in pof.__all__}))"
     )
-    assert [name for name, kind in kinds.items() if kind == "module"] == ["models"]
+    assert [name for name, kind in kinds.items() if kind == "module"] == ["methods", "models"]
     assert kinds["plan"] == kinds["attach"] == kinds["pruned"] == "function"
 
 

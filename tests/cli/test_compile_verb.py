@@ -43,5 +43,5 @@ def test_mistakes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     bare = tmp_path / "bare.pof"
     pof.save(pof.models.resnet20(), bare)
     assert main(["compile", str(bare)]) == 2
-    assert "name --model" in capsys.readouterr().err
+    assert "pass --model" in capsys.readouterr().err
     assert main(["compile", str(bare), "--model", "resnet20", "--size", "32"]) == 0

@@ -43,7 +43,7 @@ def completions(words: str, folder: Path) -> set[str]:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").touch()
-    assert completions("pof re", tmp_path) == {"report", "reproduce"}
+    assert completions("pof un", tmp_path) == {"unpack"}
     assert completions("pof export --s", tmp_path) == {"--sparsity", "--size", "--scope"}
     assert completions("pof compile --rec", tmp_path) == {"--recover-from"}
     assert completions("pof train mi", tmp_path) == {"mine.toml"}

@@ -61,15 +61,15 @@ def test_a_broken_archive(keep: int, tmp_path: Path, into: Path) -> None:
         unpack_tar(archive, {"a": "a"}, into)
     (tmp_path / "x.gz").write_bytes(gzip.compress(content)[:keep])
     if keep:
-        with pytest.raises(PofError, match=r"x.gz is no whole .gz file"):
+        with pytest.raises(PofError, match=r"x.gz is not a whole .gz file"):
             unpack_gzip(tmp_path / "x.gz", into / "b")
 
 
 def test_a_text_is_no_archive(tmp_path: Path, into: Path) -> None:
     (tmp_path / "x").write_text("<html>not found</html>")
-    with pytest.raises(PofError, match=r"no whole .tar.gz archive"):
+    with pytest.raises(PofError, match=r"not a whole .tar.gz archive"):
         unpack_tar(tmp_path / "x", {"a": "a"}, into)
-    with pytest.raises(PofError, match=r"no whole .gz file"):
+    with pytest.raises(PofError, match=r"not a whole .gz file"):
         unpack_gzip(tmp_path / "x", into / "a")
 
 

@@ -79,7 +79,7 @@ def test_one_message_says_what_failed_and_what_to_do(home: Path) -> None:
         obtain("set", FILES, sources, BY_HAND)
     message = str(caught.value)
     assert "\n" not in message
-    assert message.startswith("set cannot be had (cache: ")
+    assert message.startswith("set cannot be obtained (cache: ")
     assert "one: no net; two: " in message
     assert f"has checksum {md5(b'wrong')}, not {md5(B)}" in message
     assert message.endswith(f"): put a and b into {home / 'set'}")

@@ -57,6 +57,7 @@ def test_a_file_that_is_not_there(site: Any, tmp_path: Path) -> None:
     assert refused(site.url("a.bin"), tmp_path) == f"{site.url('a.bin')} answers 404 Not Found"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # requests leaves the socket open
 def test_a_truncated_file(site: Any, tmp_path: Path) -> None:
     site.files["a.bin"] = CONTENT[:1000]
     site.announced["a.bin"] = len(CONTENT)

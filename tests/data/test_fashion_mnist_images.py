@@ -88,7 +88,7 @@ GOOD = idx(np.arange(12).reshape(3, 4))
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "x is no IDX file of bytes: it begins with nothing"),
+        (b"", "x is not an IDX file of bytes: it begins with nothing"),
         (b"\0\0\x08", "begins with 00 00 08"),
         (GOOD[:6], "begins with 00 00 08 02"),
         (b"\1" + GOOD[1:], "begins with 01 00 08 02"),

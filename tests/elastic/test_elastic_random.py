@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pof
+from tests.small_models import bits
 
 CONFIGURATIONS = list(itertools.product(("raw", "unit"), ("layer", "global"), ("contiguous", "channels_last")))
 SPARSITIES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97)
@@ -50,13 +51,6 @@ def batch(seed: float) -> Tensor:
 
 def is_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
-
-
-def bits(model: nn.Module) -> dict[str, bytes]:
-    return {
-        name: value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        for name, value in model.state_dict().items()
-    }
 
 
 def weights(model: nn.Module) -> dict[str, bytes]:

@@ -13,7 +13,9 @@ from pof.models import digits_convnet
 
 def test_a_hand_computed_allocation() -> None:
     # "a" loses 0.1 for its first 50 zeros and 0.4 for the next 40; "b", twice as large, loses 0.02 and 1.0.
-    found = Sensitivity(1.0, (0.5, 0.9), (LayerScores("a", (0.9, 0.5)), LayerScores("b", (0.98, -0.02))), {"a": 100, "b": 200})
+    found = Sensitivity(
+        1.0, (0.5, 0.9), (LayerScores("a", (0.9, 0.5)), LayerScores("b", (0.98, -0.02))), {"a": 100, "b": 200}
+    )
     # By cost a zero: b up to 0.5 (0.0002), a up to 0.5 (0.002), a up to 0.9 (0.01), b up to 0.9 (0.0125).
     assert found.allocate(0.0) == {"a": 0.0, "b": 0.0}
     assert found.allocate(100 / 300) == pytest.approx({"a": 0.0, "b": 0.5})
@@ -26,7 +28,9 @@ def test_a_hand_computed_allocation() -> None:
 
 def test_a_dent_in_a_curve_is_passed_over() -> None:
     # Half of it pruned scores worse than all of it: the line from none to 0.9 is below.
-    found = Sensitivity(1.0, (0.5, 0.9), (LayerScores("a", (0.2, 0.9)), LayerScores("b", (0.95, 0.5))), {"a": 100, "b": 100})
+    found = Sensitivity(
+        1.0, (0.5, 0.9), (LayerScores("a", (0.2, 0.9)), LayerScores("b", (0.95, 0.5))), {"a": 100, "b": 100}
+    )
     assert found.allocate(0.45) == pytest.approx({"a": 0.4, "b": 0.5})
 
 

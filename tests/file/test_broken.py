@@ -193,7 +193,7 @@ def test_random_bytes_are_no_file(tmp_path: Path, partial: bool) -> None:
 def test_what_is_no_file_of_ours_is_called_so(tmp_path: Path) -> None:
     for data in (b"", b"\x80\x02}q\x00.", bytes(5000)):
         (file := tmp_path / "other.pt").write_bytes(data)
-        with pytest.raises(pof.PofFileError, match=r"no \.pof file"):
+        with pytest.raises(pof.PofFileError, match=r"not a \.pof file"):
             pof.open(file)
     with pytest.raises(pof.PofFileError, match=r"cannot read .*missing\.pof.*No such file"):
         pof.open(tmp_path / "missing.pof")

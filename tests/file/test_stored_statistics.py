@@ -11,10 +11,10 @@ from file_helpers import assert_same, bits
 from torch import Tensor, nn
 
 import pof
+from pof.elastic.model_saving import default_states
 from pof.file import statistics_stream
 from pof.file import stored_statistics as statistics
 from pof.file.stored_statistics import EPSILON
-from pof.elastic.model_saving import default_states
 from pof.ranking.sparsity_state import State
 
 MEAN, VARIANCE = "running_mean", "running_var"

@@ -225,7 +225,7 @@ def test_a_dropped_elastic_is_freed_at_once() -> None:
     model = nn.Linear(300, 300)
     elastic = pof.Elastic(model)
     elastic.prune(0.5)
-    copies = weakref.ref(elastic._states.weights[0])
+    copies = weakref.ref(elastic._live.weights[0])
     gc.disable()
     try:
         del elastic

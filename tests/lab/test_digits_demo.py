@@ -4,16 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.digits_demo import DemoSettings, run_demo
 
-from pof.cli.main import main
+from lab.digits_demo import DemoSettings, main, run_demo
 
 QUICK = DemoSettings(epochs=1, fine_tune_epochs=1, sparsities=(0.7,))
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`pof demo` with fewer epochs; everything else is the real thing."""
+    """The demo with fewer epochs; everything else is the real thing."""
     monkeypatch.setattr("lab.digits_demo.DemoSettings", lambda: QUICK)
 
 
@@ -35,7 +34,7 @@ def test_is_repeatable_and_leaves_the_random_state_alone() -> None:
 @pytest.mark.usefixtures("quick")
 def test_prints_a_table_and_draws_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / "plot.png"
-    assert main(["demo", "digits", "--plot", str(plot)]) == 0
+    assert main(["--plot", str(plot)]) == 0
     printed = capsys.readouterr()
     assert "70%" in printed.out
     assert "500 test images" in printed.out
@@ -46,7 +45,7 @@ def test_prints_a_table_and_draws_a_plot(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.usefixtures("quick")
 def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "digits", "--json"]) == 0
+    assert main(["--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["test_images"] == 500
     assert {row["network"] for row in printed["rows"]} == {"plain", "plain, unit", "pof", "pof, raw"}
@@ -56,12 +55,12 @@ def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_plot_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder.png").mkdir()
     for path in ("missing/plot.png", "plot.xyz", "folder.png"):
-        assert main(["demo", "digits", "--plot", str(tmp_path / path)]) == 2
+        assert main(["--plot", str(tmp_path / path)]) == 2
         printed = capsys.readouterr()
         assert printed.err.startswith("pof: cannot ")
         assert "training" not in printed.err, "it is refused before the work"
-    assert main(["demo", "digits", "--json", "--plot", "plot.png"]) == 2
-    assert "leave --plot and --page out" in capsys.readouterr().err
+    assert main(["--json", "--plot", "plot.png"]) == 2
+    assert "leave --plot out" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("quick")
@@ -69,7 +68,7 @@ def test_without_matplotlib_the_figures_are_still_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert main(["demo", "digits"]) == 0
+    assert main([]) == 0
     printed = capsys.readouterr()
     assert "70%" in printed.out
     assert "pip install matplotlib" in printed.out

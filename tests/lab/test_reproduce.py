@@ -1,4 +1,4 @@
-"""`pof reproduce`: a plan that can run, runs that are skipped when done, records, and the tables made of them."""
+"""`python -m lab.reproduce`: a plan that can run, runs that are skipped when done, records, and the tables made of them."""
 
 import json
 import signal
@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from lab.budgets import BUDGETS
-from lab.experiments import TABLES, Experiment, experiments
-from lab.result_tables import tables, total_passes
-from lab.results_page import BEGIN, END, draw_methods, draw_weights, read_paper, with_tables
-from lab.run_experiments import Places, is_done, reproduce, seconds_left
-from lab.weight_histogram import weight_histogram
 from safetensors.torch import save_file
 
 from lab import experiments as plan_of
-from pof.cli.main import main
+from lab.budgets import BUDGETS
+from lab.command_line import LAB
+from lab.experiments import TABLES, Experiment, experiments
+from lab.reproduce import main
+from lab.result_tables import tables, total_passes
+from lab.results_page import BEGIN, END, draw_methods, draw_weights, read_paper, with_tables
+from lab.run_experiments import Places, check_starts, is_done, reproduce, seconds_left
+from lab.weight_histogram import weight_histogram
 from pof.cli.train_verb import Display
 from pof.errors import PofError
 from pof.trainer.recipe import recipe_from
@@ -120,12 +121,12 @@ def test_runs_are_made_once_and_in_order(tmp_path: Path) -> None:
 
 def test_the_plan_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
-    assert main(["reproduce", "fine_tuned", "--plan", *places]) == 0
+    assert main(["fine_tuned", "--plan", *places]) == 0
     text = capsys.readouterr().out
     assert "tr0.9-quick-0" in text, "what others start from comes with them"
     assert "0 of" in text
     assert max(map(len, text.splitlines())) <= 80
-    assert main(["reproduce", "instant", "--json", *places]) == 0
+    assert main(["instant", "--json", *places]) == 0
     assert not any(each["done"] for each in json.loads(capsys.readouterr().out))
 
 
@@ -233,28 +234,25 @@ def test_a_record_that_cannot_be_read_is_named(
         path.mkdir()
     else:
         path.write_text('{"bad')
-    assert main(["reproduce", "instant", "--plan", "--runs", str(tmp_path), "--results", str(tmp_path)]) == 2
+    assert main(["instant", "--plan", "--runs", str(tmp_path), "--results", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert str(path) in error
     assert "delete it to run it anew" in error
 
 
-def test_outside_a_clone_nothing_is_planned(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", "instant"]) == 2
-    said = capsys.readouterr()
-    assert "clone the repository, and run this in its folder" in said.err
-    assert not said.out
+def test_without_the_files_of_the_repository_nothing_is_run(tmp_path: Path) -> None:
+    places = Places(tmp_path / "runs", tmp_path / "results", files=tmp_path)
+    with pytest.raises(PofError, match=r"there is no .*weights/cifar10-resnet20-dense.pof.*clone the whole repository"):
+        check_starts(experiments("quick"), places)
+    check_starts(experiments("quick"), replace(places, files=LAB))
 
 
 def test_a_terminal_shows_how_far_runs_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr(plan_of, "experiments", lambda _: (small("first"),))
-    command = ["reproduce", "instant", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    monkeypatch.setattr("lab.reproduce.experiments", lambda _: (small("first"),))
+    command = ["instant", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     show = Display.show
 
     def interrupt(display: Display, event: Any) -> None:

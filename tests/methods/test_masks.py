@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
 
+from pof.elastic.pruned_pass import PrunedPass
 from pof.elastic.second_pass import moved
 from pof.errors import PofError
 from pof.methods.masks import Masks
@@ -21,6 +24,11 @@ def masks_of(model: nn.Module) -> Masks:
     return Masks(model, SGD(model.parameters(), lr=0.1))
 
 
+def applied(model: nn.Module, masks: Masks) -> AbstractContextManager[None]:
+    """Masked weights inside the block, as DPF and cyclical pruning have them."""
+    return PrunedPass(model, keep_statistics=True).masked_by(masks.kept)
+
+
 def test_masked_inside_and_the_same_bits_after() -> None:
     model = net().to(memory_format=torch.channels_last)
     weight = model[1].weight
@@ -29,7 +37,7 @@ def test_masked_inside_and_the_same_bits_after() -> None:
     masks = masks_of(model)
     masks.choose(0.5)
     bits, place = weight.detach().clone().view(torch.int32), weight.data_ptr()
-    with masks.applied():
+    with applied(model, masks):
         assert int((weight == 0).sum()) == 108
         assert model[1].weight is weight
         model(torch.ones(2, 1, 6, 6)).sum().backward()
@@ -42,7 +50,7 @@ def test_a_pass_inside_reaches_masked_weights_and_statistics() -> None:
     model = net()
     masks = masks_of(model)
     masks.choose(0.5)
-    with masks.applied():
+    with applied(model, masks):
         (model(torch.randn(4, 1, 6, 6)) ** 3).sum().backward()
     assert model[1].weight.grad is not None
     assert bool((model[1].weight.grad != 0).all()), "straight through the mask"
@@ -54,7 +62,7 @@ def test_the_dense_weights_come_back_after_an_exception() -> None:
     masks = masks_of(model)
     masks.choose(0.9)
     dense = model[1].weight.detach().clone()
-    with pytest.raises(KeyboardInterrupt), masks.applied():
+    with pytest.raises(KeyboardInterrupt), applied(model, masks):
         raise KeyboardInterrupt
     assert torch.equal(model[1].weight, dense)
 
@@ -84,7 +92,7 @@ def test_one_autocast_block_sees_both_the_dense_and_the_masked_weights() -> None
     inputs = torch.randn(4, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         before = model(inputs)
-        with masks.applied():
+        with applied(model, masks):
             inside = model(inputs)
         with moved(list(model.parameters()), [torch.ones_like(p) for p in model.parameters()], 1.0):
             uphill = model(inputs)

@@ -153,7 +153,7 @@ def test_several_threads_at_once() -> None:
 def test_engines_take_turns_so_that_a_busy_moment_hits_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "ROUNDS", 3)
     called: list[str] = []
-    found = choice._in_turns([lambda: called.append("torch"), lambda: called.append("sparse")])
+    found = choice._compared([lambda: called.append("torch"), lambda: called.append("sparse")])
     assert called == ["torch", "sparse"] * 4, "once to warm up, then in turns"
     assert len(found) == 2
 

@@ -231,9 +231,9 @@ def test_half_precision_and_what_is_no_model(tmp_path: Path) -> None:
         def get_extra_state(self) -> dict[str, int]:
             return {"a": 1}
 
-    with pytest.raises(pof.PofError, match="'_extra_state' of the state_dict is no plain tensor"):
+    with pytest.raises(pof.PofError, match="'_extra_state' of the state_dict is not a plain tensor"):
         pof.export(Extra(2, 2), tmp_path / "extra.pth")
     with torch.device("meta"):
         empty = nn.Linear(2, 2)
-    with pytest.raises(pof.PofError, match="no plain tensor with values"):
+    with pytest.raises(pof.PofError, match="not a plain tensor with values"):
         pof.export(empty, tmp_path / "empty.safetensors")

@@ -54,7 +54,7 @@ def own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"model": {"name": "resnet20"}}, "'resnet20' does not take 'digits' images"),
         ({"model": {"name": "own_model_of_a_user:five"}}, r"must give \(batch, 10\) for 'digits', not \(1, 5\)"),
-        ({"model": {"name": ":build"}}, "is no model: known are"),
+        ({"model": {"name": ":build"}}, "is not a known model: use one of"),
         ({"model": {"name": "own_model_of_a_user.py:build"}}, "without .py"),
         ({"model": {"name": "not_there:build"}}, "looked for here and on PYTHONPATH"),
         ({"run": {"precision": "fp16"}}, "needs a GPU"),
@@ -153,8 +153,8 @@ def test_weights_that_are_none(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     good = model.state_dict()
     cases = {
-        "integers.pth": ({1: torch.ones(1)}, "is no state_dict"),
-        "sparse.pth": ({"weight": torch.ones(2, 2).to_sparse(), "bias": good["bias"]}, "is no state_dict"),
+        "integers.pth": ({1: torch.ones(1)}, "is not a state_dict"),
+        "sparse.pth": ({"weight": torch.ones(2, 2).to_sparse(), "bias": good["bias"]}, "is not a state_dict"),
         "complex.pth": ({**good, "weight": good["weight"] * 1j}, "is complex"),
         "nan.pth": ({**good, "bias": torch.tensor([0.0, float("nan")])}, "holds NaN or inf in 'bias'"),
     }

@@ -42,7 +42,7 @@ def test_a_broken_checkpoint_is_one_clear_line(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for broken in (b"", whole[:20], whole[:-10], b"\xff" * 100):
         path.write_bytes(broken)
-        with pytest.raises(PofError, match=r"is broken .*delete it to start anew") as caught:
+        with pytest.raises(PofError, match=r"is broken .*delete it to start over") as caught:
             read_tree(path)
         assert "\n" not in str(caught.value)
 

@@ -33,8 +33,8 @@ def test_the_papers_settings() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"modle": {}}, "unknown key 'modle' in the recipe; known are name, model, data, "),
-        ({"model": {"nam": "resnet20"}}, r"unknown key 'nam' in \[model\]; known are channels_last, name"),
+        ({"modle": {}}, "unknown key 'modle' in the recipe; known keys are name, model, data, "),
+        ({"model": {"nam": "resnet20"}}, r"unknown key 'nam' in \[model\]; known keys are channels_last, name"),
         ({"model": 3}, "model=3 must be a table"),
         ({"run": {"epochs": "ten"}}, "run.epochs='ten' must be of type int"),
         ({"run": {"epochs": True}}, "run.epochs=True must be of type int"),
@@ -44,7 +44,7 @@ def test_the_papers_settings() -> None:
         ({"method": {"name": "magic"}}, "method.name='magic' must be one of 'dense', 'pof'"),
         (
             {"method": {"name": "pof", "lambda": 1}},
-            r"unknown key 'lambda' in \[method\] for 'pof'; known are anneal, refresh, sphere, tr",
+            r"unknown key 'lambda' in \[method\] for 'pof'; known keys are anneal, refresh, sphere, tr",
         ),
         ({"method": {"name": "pof", "tr": [0.9, 0.8, 0.7]}}, "method.tr="),
         ({"method": {"name": "one_shot", "sparsity": 70}}, "sparsity=70"),

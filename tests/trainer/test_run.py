@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from pof.cli.main import main
+from pof.elastic.distillation import divergence
 from pof.errors import PofError
 from pof.report.run_facts import portrait_of, training_of
 from pof.trainer.checkpoint import read_tree, write_tree
-from pof.elastic.distillation import divergence
 from pof.trainer.loop import _outputs
 from pof.trainer.recipe import Recipe, recipe_from
 from pof.trainer.run import run_recipe
@@ -253,7 +253,7 @@ def test_eval_and_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["eval", str(file), "--json"]) == 0, "the file says of which model and dataset it is"
     assert json.loads(capsys.readouterr().out)["accuracy"] == dense
     assert main(["eval", str(tmp_path)]) == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "is not a run's folder" in capsys.readouterr().err
 
 
 def no_norm() -> nn.Module:

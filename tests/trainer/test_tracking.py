@@ -42,6 +42,6 @@ def test_wrong_trackers_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(PofError, match=r"run\.trackers='tensorbord' must be one of .*tensorboard"):
         run_recipe(recipe_from({**RECIPE, "run": {"trackers": ["tensorbord"]}}), tmp_path / "run")
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(PofError, match="'wandb' needs a package that is not here: pip install wandb"):
+    with pytest.raises(PofError, match="'wandb' needs a package that is not installed: pip install wandb"):
         run_recipe(recipe_from({**RECIPE, "run": {"trackers": ["wandb"]}}), tmp_path / "run")
     assert not (tmp_path / "run").exists()

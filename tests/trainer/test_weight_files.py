@@ -71,7 +71,7 @@ def test_what_is_no_weights(tmp_path: Path) -> None:
     with pytest.raises(PofError, match="no weights at"):
         read_weights(tmp_path / "none.pth")
     torch.save({"a": 3}, tmp_path / "w.pth")
-    with pytest.raises(PofError, match="is no state_dict"):
+    with pytest.raises(PofError, match="is not a state_dict"):
         read_weights(tmp_path / "w.pth")
     (tmp_path / "w.safetensors").write_bytes(b"junk")
     with pytest.raises(PofError, match="cannot read the weights"):

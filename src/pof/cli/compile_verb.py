@@ -30,14 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compile, and print a row a layer."""
-    try:
-        from pof.trainer.trained import load_at
-    except ModuleNotFoundError as error:
-        raise PofError(f"this needs {error.name}: pip install {error.name}") from None
     import torch
 
     from pof.runtime.compiled_model import compile as compile_model
     from pof.runtime.fair_timing import ratio_to_plain
+    from pof.trainer.trained import load_at
 
     if min(options.batch, options.threads, 1 if options.size is None else options.size) < 1:
         raise PofError("--batch, --threads and --size must be 1 or more")

@@ -23,9 +23,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the script."""
     import shtab
 
-    from pof.cli.main import parser
-
-    top = parser()
+    top: argparse.ArgumentParser = options.parser
     (verbs,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
     for verb in verbs.choices.values():
         for action in verb._actions:

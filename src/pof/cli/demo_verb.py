@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
     page = check_target(options.page or PAGE, ENDINGS)
     if not options.json:
         print("Loading torch ...", file=sys.stderr)
-    from pof.terminal.progress_bars import Bars
     from pof.report.cifar10_demo import run_demo
+    from pof.terminal.progress_bars import Bars
 
     if options.json:
         print(json.dumps(run_demo().as_dict(), indent=2))

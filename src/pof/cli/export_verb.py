@@ -57,11 +57,9 @@ def run(options: argparse.Namespace) -> int:
         tensors = file.state_dict(state.sparsity, state.band_start)
         done = Exported(options.target, write_tensors(tensors, options.target, file.metadata))
     else:
-        try:
-            from pof.trainer.trained import load_at
-        except ModuleNotFoundError as error:
-            raise PofError(f"this needs {error.name}: pip install {error.name}") from None
         import torch
+
+        from pof.trainer.trained import load_at
 
         found = load_at(
             options.source, options.model, options.sparsity, options.recover_from,

@@ -40,6 +40,9 @@ VERBS = {
     "completion": completion_verb,
 }
 
+EXTRAS = {"torch": "torch", "accelerate": "train", "safetensors": "train", "PIL": "data", "pooch": "data"}
+"""Packages that verbs need and `pip install pof` does not bring, and what brings them."""
+
 
 class OneLineParser(argparse.ArgumentParser):
     """Says what is wrong in one line, as every other mistake is told."""
@@ -83,6 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PofError as error:
         print(f"pof: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(f"pof: pof {options.verb} needs {error.name}: pip install 'pof[{extra}]'", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # Whoever read our output has gone; what Python would flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,6 +110,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         own: argparse.ArgumentParser = verbs.choices.get(options.verb, top)
         near = get_close_matches(unknown[0].partition("=")[0], own._option_string_actions, n=1)
         own.error(f"there is no {unknown[0]}" + (f", perhaps {near[0]}" if near else ""))
+    options.parser = top
     return options
 
 

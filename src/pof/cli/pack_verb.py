@@ -49,13 +49,11 @@ def run(options: argparse.Namespace) -> int:
     """Pack, and say how small it became."""
     stages = parse_stages(options.stages)
     check_target(options.target, (".pof",))
-    try:
-        from pof.file.pof_file import PofFile
-        from pof.file.writing import DEFAULT_STAGES
-        from pof.trainer.packing import facts_about, pack
-        from pof.trainer.weight_files import read_weights
-    except ModuleNotFoundError as error:
-        raise PofError(f"this needs {error.name}: pip install {error.name}") from None
+    from pof.file.pof_file import PofFile
+    from pof.file.writing import DEFAULT_STAGES
+    from pof.trainer.packing import facts_about, pack
+    from pof.trainer.weight_files import read_weights
+
     state = read_weights(options.source)
     if suffix_of(options.source) == ".pof" and not options.calibrate and PofFile(options.source).kept_statistics():
         print("pof: BatchNorm statistics that IN keeps are not taken over: --calibrate makes new ones", file=sys.stderr)

@@ -33,15 +33,12 @@ def run(options: argparse.Namespace) -> int:
     """Gather the facts and write the page."""
     if options.data and not options.test:
         raise PofError(f"--data {options.data} is what to test on: give --test too")
-    try:
-        from pof.report.run_facts import portrait_of
-        from pof.trainer.kept_heap import keep_freed_memory
-    except ModuleNotFoundError as error:
-        raise PofError(f"this needs {error.name}: pip install {error.name}") from None
-    from pof.terminal.progress_bars import Bars
     from pof.core.library import core
     from pof.file.atomic_write import check_target
     from pof.report.page import ENDINGS, write_page
+    from pof.report.run_facts import portrait_of
+    from pof.terminal.progress_bars import Bars
+    from pof.trainer.kept_heap import keep_freed_memory
 
     out = check_target(options.out, ENDINGS)
     speed = not options.no_speed and core() is not None

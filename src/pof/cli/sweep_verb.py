@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Evaluate all states and print the table."""
     found = trained.load(options)
-    from pof.terminal.progress_bars import Bars
     from pof.report.accuracies import ESTIMATED, OF_THE_FILE, accuracy_table
+    from pof.terminal.progress_bars import Bars
     from pof.trainer.trained import sweep_stored
 
     states, rows = _states(options, found.recipe.table), list[dict[str, Any]]()

@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pof.errors import PofError
-
 if TYPE_CHECKING:
     from pof.trainer.events import Event, StepDone
 
@@ -38,12 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, show how it goes, and print how it ended."""
-    try:
-        from pof.trainer.kept_heap import keep_freed_memory
-        from pof.trainer.recipe import read_recipe
-        from pof.trainer.run import run_recipe
-    except ModuleNotFoundError as error:
-        raise PofError(f"training needs {error.name}: pip install {error.name}") from None
+    from pof.trainer.kept_heap import keep_freed_memory
+    from pof.trainer.recipe import read_recipe
+    from pof.trainer.run import run_recipe
+
     keep_freed_memory()
     changes = list(options.set)
     # As JSON strings, which are TOML's too: a file may be called 123.

@@ -3,7 +3,6 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from pof.errors import PofError
 from pof.file.locations import suffix_of
 
 if TYPE_CHECKING:
@@ -25,11 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def load(options: argparse.Namespace) -> "Trained":
     """The network that the options name."""
-    try:
-        from pof.trainer.kept_heap import keep_freed_memory
-        from pof.trainer.trained import load_trained
-    except ModuleNotFoundError as error:
-        raise PofError(f"this needs {error.name}: pip install {error.name}") from None
+    from pof.trainer.kept_heap import keep_freed_memory
+    from pof.trainer.trained import load_trained
+
     keep_freed_memory()
     return load_trained(
         options.source, model=options.model, data=options.data, scope=options.scope, magnitudes=options.magnitudes

@@ -1,4 +1,4 @@
-"""The compiled core, if there is one: plain C functions called by ctypes. Everything works without it, more slowly."""
+"""The compiled core: plain C functions, called with ctypes. All but `pof.compile` works without it, only slower."""
 
 import ctypes
 import importlib.util
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pof.core.structures import check_structures
 
 SWITCH = "POF_NO_CORE"
-"""An environment variable that, if set, leaves the core out."""
+"""If this environment variable is set, the core is not used."""
 LIBRARY = "POF_CORE"
-"""One that names another build of the core, such as `make sanitize` makes."""
+"""This environment variable names another build of the core, such as that of `make sanitize`."""
 
 
 @cache
@@ -22,7 +22,7 @@ def core() -> ctypes.CDLL | None:
     """The core, or None if it was not built or is switched off.
 
     Raises:
-        PofError: it was built from another version of pof.
+        PofError: the core was built from another version of pof.
     """
     if os.environ.get(SWITCH):
         return None
@@ -40,13 +40,13 @@ def core() -> ctypes.CDLL | None:
 
 
 class Address(ctypes.c_void_p):
-    """A pointer that keeps what it points to alive, for as long as it is an argument of a call."""
+    """A pointer that keeps its array alive as long as it is an argument of a call."""
 
     array: Any = None
 
 
 def address(array: NDArray[Any] | None) -> Address:
-    """Where a contiguous array lies; nowhere for None. A structure copies it: then the caller must keep the array."""
+    """The address of a contiguous array; null for None. In a structure, it does not keep the array alive."""
     if array is None:
         return Address()
     assert array.flags.c_contiguous
@@ -56,7 +56,7 @@ def address(array: NDArray[Any] | None) -> Address:
 
 
 def addresses(arrays: list[NDArray[np.uint8]]) -> Any:
-    """An array of pointers, which keeps the arrays alive too."""
+    """An array of pointers that also keeps the arrays alive."""
     found = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
     found.arrays = arrays  # type: ignore[attr-defined]
     return found

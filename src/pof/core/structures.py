@@ -1,4 +1,4 @@
-"""The structures that C and Python share (core/structures.h), and whether both have them alike."""
+"""The structures that C and Python share (core/structures.h), and a check that both agree on them."""
 
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
@@ -12,7 +12,7 @@ def _fields(kind: Any, *names: str) -> list[tuple[str, Any]]:
 
 
 class TapStruct(Structure):
-    """A weight that is not zero, and the distance in bytes to what it multiplies."""
+    """A nonzero weight, and the distance in bytes to the value that it multiplies."""
 
     _fields_ = [("offset", c_int32), ("weight", c_float)]
 
@@ -29,7 +29,7 @@ class ConvStruct(Structure):
 
 
 class ConvCallStruct(Structure):
-    """A convolution of several images."""
+    """A call that convolves several images."""
 
     _fields_ = [
         *_fields(c_void_p, "conv", "source", "residual", "out"),
@@ -40,7 +40,7 @@ class ConvCallStruct(Structure):
 
 
 class CopyStruct(Structure):
-    """Images to copy: from where, to where, how many."""
+    """A copy of images: from where, to where, and how many."""
 
     _fields_ = [
         ("from_data", c_void_p),
@@ -52,7 +52,7 @@ class CopyStruct(Structure):
 
 
 class PoolStruct(Structure):
-    """Images to pool."""
+    """A pool of images."""
 
     _fields_ = [
         ("planes", CopyStruct),
@@ -62,7 +62,7 @@ class PoolStruct(Structure):
 
 
 class WinogradStruct(Structure):
-    """A convolution, or the gradient of its weights, by Winograd's method."""
+    """A convolution, or the gradient of its weights, by Winograd's algorithm."""
 
     _fields_ = [
         *_fields(c_void_p, "in", "out_gradient", "weights", "out", "weight_gradients", "scratch"),
@@ -71,7 +71,7 @@ class WinogradStruct(Structure):
 
 
 class PlacingStruct(Structure):
-    """What the magnitudes of one weight are made of, and where they go."""
+    """The parts of one tensor's magnitudes, and where they go."""
 
     _fields_ = [
         *_fields(c_void_p, "plain", "filled"),
@@ -84,7 +84,7 @@ class PlacingStruct(Structure):
 
 
 class StepStruct(Structure):
-    """One of many steps in one call."""
+    """One of several steps in one call."""
 
     _fields_ = _fields(c_void_p, "run", "argument")
 
@@ -99,7 +99,7 @@ SHARED: dict[str, type[Structure]] = {
     "Placing": PlacingStruct,
     "Step": StepStruct,
 }
-"""By the name in C."""
+"""The shared structures, by their names in C."""
 
 
 class _FieldStruct(Structure):
@@ -107,9 +107,9 @@ class _FieldStruct(Structure):
 
 
 def check_structures(library: ctypes.CDLL, path: str) -> None:
-    """Refuse a compiled core whose structures are not those of this version of pof."""
+    """Refuse a compiled core whose structures differ from those of this version of pof."""
     if not hasattr(library, "pof_structures"):
-        raise _other(path, "it does not tell its structures")
+        raise _other(path, "it does not list its structures")
     library.pof_structures.restype = POINTER(_FieldStruct)
     count = c_int64()
     table = library.pof_structures(ctypes.byref(count))
@@ -131,6 +131,6 @@ def check_structures(library: ctypes.CDLL, path: str) -> None:
 
 def _other(path: str, difference: str) -> PofError:
     return PofError(
-        f"the compiled core {path!r} is of another version of pof ({difference}): rebuild it with "
+        f"the compiled core {path!r} belongs to another version of pof ({difference}): rebuild it with "
         "pip install --force-reinstall --no-cache-dir pof, or make setup in a clone"
     )

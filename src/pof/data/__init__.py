@@ -13,7 +13,7 @@ DATASETS = {
     "fashion_mnist": KnownDataset(fashion_mnist, (1, 28, 28)),
     "imagefolder": KnownDataset(ImageFolder, None, settings=("root", "workers")),
 }
-"""By the name that a recipe has for it."""
+"""The known datasets, by the names that recipes use."""
 
 __all__ = [
     "DATASETS",

@@ -1,4 +1,4 @@
-"""Take files out of archives: only those that were asked for, only to the names that were asked for."""
+"""Unpack archives: only the requested files, and only under the requested names."""
 
 import gzip
 import shutil
@@ -13,17 +13,17 @@ _BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 
 
 def unpack_tar(archive: Path, members: Mapping[str, str], into: Path) -> None:
-    """Write the plain files `members` of a .tar.gz into a folder.
+    """Write the plain files `members` of a .tar.gz archive into a folder.
 
-    Nothing else is written, whatever the archive holds: links, absolute names and names with ".." match no member.
+    Nothing else in the archive is written: links, absolute names and names with ".." match no member.
 
     Args:
-        archive: the archive.
-        members: the name to write for each name in the archive.
-        into: the folder.
+        archive: the path of the archive.
+        members: for each name in the archive, the name to write it under.
+        into: the folder to write to.
 
     Raises:
-        PofError: it is no such archive, or a member is not in it.
+        PofError: it is not such an archive, or lacks a member.
     """
     missing = dict(members)
     try:
@@ -34,19 +34,19 @@ def unpack_tar(archive: Path, members: Mapping[str, str], into: Path) -> None:
                     with content, (into / missing.pop(member.name)).open("wb") as file:
                         shutil.copyfileobj(content, file)
     except _BROKEN as error:
-        raise PofError(f"{archive} is no whole .tar.gz archive: {error}") from error
+        raise PofError(f"{archive} is not a whole .tar.gz archive: {error}") from error
     if missing:
         raise PofError(f"{archive} has no {', '.join(missing)}")
 
 
 def unpack_gzip(archive: Path, to: Path) -> None:
-    """Write what a .gz file holds.
+    """Unpack a .gz file to the file `to`.
 
     Raises:
-        PofError: it is no such file.
+        PofError: it is not such a file.
     """
     try:
         with gzip.open(archive) as content, to.open("wb") as file:
             shutil.copyfileobj(content, file)
     except _BROKEN as error:
-        raise PofError(f"{archive} is no whole .gz file: {error}") from error
+        raise PofError(f"{archive} is not a whole .gz file: {error}") from error

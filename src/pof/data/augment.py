@@ -1,4 +1,4 @@
-"""Augmentation as pure functions: the random choices come in as arguments, so the same choices give the same bits."""
+"""Augmentation as pure functions: random choices are arguments, so the same choices give the same bits."""
 
 import math
 from typing import TYPE_CHECKING
@@ -16,26 +16,26 @@ RATIO = (3 / 4, 4 / 3)
 TRIES = 10
 
 Box = tuple[int, int, int, int]
-"""Left, upper, right and lower edge in pixels."""
+"""The left, upper, right and lower edges, in pixels."""
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """uint8 (B, C, H, W) to float32 in that memory order; `mean` and `std` are (C,), of pixels from 0 to 1."""
+    """Turn uint8 (B, C, H, W) into contiguous float32; `mean` and `std` are (C,), for pixels from 0 to 1."""
     scaled = images.to(torch.float32, memory_format=torch.contiguous_format)
     return scaled.sub_(255 * mean[:, None, None]).div_(255 * std[:, None, None])
 
 
 def crop_and_flip(images: Tensor, padding: int, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
-    """Pad each image with zeros on all sides, cut its own size out of it again, and mirror it where asked.
+    """Pad each image with zeros on all sides, crop it to its old size, and mirror it where asked.
 
-    All in one gather, which here is several times faster than windows picked by advanced indexing.
+    This is one gather, which is several times faster here than advanced indexing.
 
     Args:
         images: (B, C, H, W), of any type.
-        padding: zeros on each side.
-        top: int64 (B,), the cut's first row, 0 to 2 * padding; `padding` cuts out the image itself.
-        left: int64 (B,), its first column.
-        flip: bool (B,), True to mirror left and right.
+        padding: how many zeros to add on each side.
+        top: int64 (B,), the first row of the crop, 0 to 2 * padding; `padding` gives the image itself.
+        left: int64 (B,), the first column of the crop.
+        flip: bool (B,), True to swap left and right.
     """
     height, width = images.shape[-2:]
     rows = torch.arange(height) + top[:, None]
@@ -47,9 +47,9 @@ def crop_and_flip(images: Tensor, padding: int, top: Tensor, left: Tensor, flip:
 
 
 def random_box(width: int, height: int, draws: np.random.RandomState) -> Box:
-    """A random part of an image, 8 % to all of its area, 3:4 to 4:3 (Szegedy et al., 2015, as torchvision draws it).
+    """A random part of an image, 8 % to 100 % of its area, 3:4 to 4:3 (Szegedy et al., 2015, as in torchvision).
 
-    Where ten tries find none that fits, it is the largest centred part of a permitted shape.
+    If ten tries find none that fits, it is the largest centred part of an allowed shape.
     """
     for _ in range(TRIES):
         area = width * height * draws.uniform(*SCALE)
@@ -63,13 +63,13 @@ def random_box(width: int, height: int, draws: np.random.RandomState) -> Box:
 
 
 def centred_box(width: int, height: int, across: int, down: int) -> Box:
-    """The middle of an image, `across` wide and `down` high."""
+    """The middle of an image, `across` pixels wide and `down` pixels high."""
     left, upper = round((width - across) / 2), round((height - down) / 2)
     return left, upper, left + across, upper + down
 
 
 def random_view(image: "Image", size: int, draws: np.random.RandomState) -> "Image":
-    """A random part of `image` at `size` x `size`, mirrored half of the time."""
+    """A random part of `image` at `size` x `size`, mirrored half the time."""
     from PIL.Image import Resampling, Transpose
 
     view = image.crop(random_box(*image.size, draws)).resize((size, size), Resampling.BILINEAR)

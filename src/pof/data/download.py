@@ -12,7 +12,7 @@ from pof.errors import MissingPackageError, PofError
 from pof.terminal.progress_bars import Bars
 
 SECONDS = 10.0
-"""How long a host may take to be found, to answer, and later to send the next piece."""
+"""How long a host may take to be looked up, to answer, and to send each further piece."""
 
 
 def checksum_of(path: Path, algorithm: str) -> str:
@@ -26,15 +26,15 @@ def algorithm_of(checksum: str) -> str:
 
 
 def download(url: str, to: Path, checksum: str) -> None:
-    """Download `url` to the file `to`, which exists afterwards if, and only if, it is whole and has the checksum.
+    """Download `url` to the file `to`, which exists afterwards only if it is complete and has the checksum.
 
     Args:
-        url: of http or https.
-        to: where to; a temporary file beside it holds what has come so far.
-        checksum: `md5:0123...` or another algorithm of hashlib.
+        url: an http or https URL.
+        to: the file to write; a temporary file beside it holds what has arrived so far.
+        checksum: `md5:0123...`, or another algorithm of hashlib.
 
     Raises:
-        PofError: the host cannot be reached or takes over 10 s to answer, or what it sends is not the file.
+        PofError: the host cannot be reached, takes over 10 s to answer, or does not send the right file.
         OSError: the file cannot be written.
     """
     pooch = _pooch()
@@ -49,15 +49,17 @@ def download(url: str, to: Path, checksum: str) -> None:
         try:
             pooch.core.stream_download(url, to, checksum, fetch)
         except exceptions.HTTPError as error:
-            raise PofError(f"{url} answers {error.response.status_code} {error.response.reason}") from error
+            answer = error.response
+            said = "an error" if answer is None else f"{answer.status_code} {answer.reason}"
+            raise PofError(f"{url} answers {said}") from error
         except exceptions.ConnectTimeout as error:
             raise PofError(f"{host} does not answer within {SECONDS:g} s") from error
         except exceptions.ChunkedEncodingError as error:
-            raise PofError(f"{url} broke off: {_reason(error)}") from error
+            raise PofError(f"the download of {url} broke off: {_reason(error)}") from error
         except (exceptions.ConnectionError, exceptions.Timeout) as error:
-            # requests has one error for both; only one of them names the time.
+            # requests raises the same error for both; only a timeout says so in its text.
             broke_off = "Read timed out" in str(error)
-            what = f"{url} broke off: timed out" if broke_off and fetch.progressbar.total else None
+            what = f"the download of {url} broke off: timed out" if broke_off and fetch.progressbar.total else None
             late = f"{host} does not answer within {SECONDS:g} s" if broke_off else None
             raise PofError(what or late or f"{host} cannot be reached: {_reason(error)}") from error
         except ValueError as error:
@@ -66,7 +68,7 @@ def download(url: str, to: Path, checksum: str) -> None:
 
 
 class _Progress:
-    """What pooch tells of a download, as a bar on a terminal and as one line elsewhere."""
+    """Shows a download's progress, as pooch reports it: a bar on a terminal, one line elsewhere."""
 
     def __init__(self, bars: Bars, url: str) -> None:
         self._bars, self._name, self._host = bars, url.rpartition("/")[2], urlsplit(url).hostname
@@ -74,7 +76,7 @@ class _Progress:
 
     @property
     def total(self) -> int:
-        """Bytes in all; 0 if the host does not say."""
+        """The total number of bytes; 0 if the host does not say."""
         return self._total
 
     @total.setter
@@ -85,22 +87,22 @@ class _Progress:
             print(f"downloading {self._name}{amount} from {self._host}", file=sys.stderr)
 
     def update(self, more: int) -> None:
-        """So many bytes have come."""
+        """Count `more` bytes that have arrived."""
         self._done = min(self._done + more, self._total or self._done + more)
         if self._bars.live:
             amount = f"{self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB from {self._host}"
             self._bars.update(self._name, self._done, self._total or self._done, amount)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start over."""
         self._done = 0
 
     def close(self) -> None:
-        """Nothing to do: the bars are closed by whoever opened them."""
+        """Do nothing: the bars are closed where they were opened."""
 
 
 def _look_up(host: str) -> None:
-    """Give up a look-up that hangs, which no limit of a connection counts."""
+    """Look up a host, and give up if that hangs, as no connection timeout covers it."""
     failed: list[OSError] = []
 
     def ask() -> None:
@@ -128,7 +130,7 @@ def _pooch() -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause, which says in one line what requests wraps in several."""
+    """The innermost cause: one line, which requests wraps in several."""
     inner: BaseException = error
     while isinstance(inner, BaseException):
         last = inner

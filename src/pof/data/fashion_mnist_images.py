@@ -4,7 +4,7 @@ Credit: H. Xiao, K. Rasul, R. Vollgraf, "Fashion-MNIST: a Novel Image Dataset fo
 Algorithms", 2017, https://github.com/zalandoresearch/fashion-mnist, MIT licence.
 
 The cache holds the four files unpacked. The .gz files of Debian's package differ from the published ones, but only in
-gzip's header: with the file's name and time (2017-08-31 10:50) put back they have the published checksums.
+gzip's header: with the file's name and time (2017-08-31 10:50) put back, they have the published checksums.
 """
 
 import math
@@ -27,7 +27,7 @@ FILES = {
     "t10k-images-idx3-ubyte": "md5:8181f5470baa50b63fa0f6fddb340f0a",
     "t10k-labels-idx1-ubyte": "md5:15d484375f8d13e6eb1aabb0c3f46965",
 }
-"""Of what the published files hold."""
+"""The checksums of the unpacked files."""
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 PUBLISHED = {
     "train-images-idx3-ubyte": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -35,7 +35,7 @@ PUBLISHED = {
     "t10k-images-idx3-ubyte": "md5:bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte": "md5:bb300cfdad3c16e7a12a480ee83cd310",
 }
-"""Of the .gz files."""
+"""The published checksums of the .gz files."""
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 INSTALL = "sudo apt-get install dataset-fashion-mnist"
 BY_HAND = (
@@ -46,13 +46,13 @@ MEAN, STD = (0.2860,), (0.3530,)
 
 
 def fashion_mnist(*, augment: bool = True) -> TensorDataset:
-    """Return Fashion-MNIST, from the cache or else from its site or from Debian's package `dataset-fashion-mnist`.
+    """Return Fashion-MNIST from the cache, else from its site, else from Debian's package `dataset-fashion-mnist`.
 
     Args:
         augment: in training, pad by 4 and crop at random, and mirror half of the images.
 
     Raises:
-        PofError: it cannot be had; the message says what to do by hand.
+        PofError: it cannot be obtained; the message says what to do by hand.
     """
     folder = obtain("fashion_mnist", FILES, {"official site": _from_site, "Debian's package": _from_debian}, BY_HAND)
     train, test = (
@@ -63,16 +63,16 @@ def fashion_mnist(*, augment: bool = True) -> TensorDataset:
 
 
 def read_idx(path: Path) -> Tensor:
-    """Read a file of the IDX format with elements of type uint8.
+    """Read a file in the IDX format with elements of type uint8.
 
-    It is two zero bytes, the type (8), the number of dimensions, each dimension as a big-endian uint32, the elements.
+    It has two zero bytes, the type (8), the number of dimensions, each size as a big-endian uint32, then the elements.
 
     Raises:
-        PofError: the file is something else, or has more or fewer elements than it says.
+        PofError: it is not such a file, or has more or fewer elements than it says.
     """
     content = path.read_bytes()
     if content[:3] != b"\0\0\x08" or len(content) < 4 or len(content) < 4 + 4 * content[3]:
-        raise PofError(f"{path} is no IDX file of bytes: it begins with {content[:4].hex(' ') or 'nothing'}")
+        raise PofError(f"{path} is not an IDX file of bytes: it begins with {content[:4].hex(' ') or 'nothing'}")
     start = 4 + 4 * content[3]
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     if len(content) - start != math.prod(shape):

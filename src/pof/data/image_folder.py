@@ -25,19 +25,19 @@ Job = tuple[int, tuple[int, int] | None]
 
 
 class ImageFolder:
-    """Images that are read and decoded by worker processes as they are needed; follows `pof.data.Dataset`.
+    """Images that worker processes read and decode as needed; follows `pof.data.Dataset`.
 
-    In training a random part of each image (8 % to all of it, 3:4 to 4:3), at `size` x `size`, mirrored half of the
-    time; in tests its middle. Normalised with ImageNet's mean and standard deviation.
+    Training uses a random part of each image (8 % to 100 % of it, 3:4 to 4:3), at `size` x `size`, mirrored half the
+    time; tests use its middle. Images are normalised with ImageNet's mean and standard deviation.
 
     Args:
-        root: the folder that has `train` and `val`.
-        size: width and height that images are brought to.
-        workers: processes that decode, by default one a core and at most 4; 0 decodes in this one. The images that come
-            out are the same, whatever the number.
+        root: the folder that holds `train` and `val`.
+        size: the width and height to bring images to.
+        workers: how many processes decode, by default one per core and at most 4; 0 decodes in this one. Their number
+            does not change the images.
 
     Raises:
-        PofError: a folder is missing or empty, both parts have not the same classes, or pillow is not installed.
+        PofError: a folder is missing or empty, the parts have different classes, or pillow is not installed.
             While iterating: a file cannot be read; the message names it.
     """
 
@@ -61,7 +61,7 @@ class ImageFolder:
         self.train_images, self.test_images = len(self._train), len(self._test)
 
     def holding_out(self, images: int) -> "ImageFolder":
-        """With images of its train split as its test split; see `Dataset`."""
+        """The same dataset, tested on part of its train split; see `Dataset`."""
         rest, held = hold_out(self.train_images, images)
         other = copy(self)
         other._train, other._test = self._train.only(rest), self._train.only(held)
@@ -83,7 +83,7 @@ class ImageFolder:
         self, split: "_Split", picks: Iterable[Members], augmentation: tuple[int, int] | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         jobs: Iterable[list[Job]] = ([(int(position), augmentation) for position in members] for members in picks)
-        # A generator of its own, because the loader would else draw from, and so move, torch's global one.
+        # Without its own generator, the loader would draw from, and so advance, torch's global one.
         loader = data.DataLoader(
             split, batch_sampler=jobs, num_workers=self._workers, collate_fn=_join, generator=torch.Generator()
         )
@@ -96,9 +96,9 @@ class ImageFolder:
 
 
 class _Split(data.Dataset[tuple[Tensor, int] | str]):
-    """The images of one split, as pixels (H, W, 3) with a label, or else as the message of what is wrong with one.
+    """The images of one split, as pixels (H, W, 3) with a label, or as a message that says what is wrong.
 
-    A message and not an exception, because those arrive from a worker process with a traceback for a message.
+    It is not an exception, because those arrive from a worker process with a whole traceback as their message.
     """
 
     def __init__(self, folder: Path, classes: list[str], size: int) -> None:
@@ -112,7 +112,7 @@ class _Split(data.Dataset[tuple[Tensor, int] | str]):
         self._labels = np.repeat(np.arange(len(classes)), [len(own) for own in files])
 
     def only(self, positions: Members) -> "_Split":
-        """A part of it."""
+        """The part of the split at these positions."""
         part = copy(self)
         part._files, part._labels = self._files[positions], self._labels[positions]
         return part
@@ -128,7 +128,7 @@ class _Split(data.Dataset[tuple[Tensor, int] | str]):
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
-        except Exception as error:  # Decoders of broken files raise all kinds.
+        except Exception as error:  # decoders raise all kinds of errors for broken files
             return f"{path} cannot be read as an image: {error}; replace or remove it"
         if augmentation is None:
             view = middle_view(image, self._size)

@@ -1,4 +1,4 @@
-"""What a dataset is: the training loop calls these few functions and knows nothing else of it."""
+"""The interface of a dataset: the training loop calls these few functions and knows nothing else about it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from torch import Tensor
 class Dataset(Protocol):
     """Images with labels, in a train and a test split, given out in batches.
 
-    Images are float32 (B, C, H, W), normalised; labels are int64 (B,). Every tensor is the caller's own to change.
-    `batch` is always the global batch, over all ranks. No call reads or moves a global random state.
+    Images are float32 (B, C, H, W), normalised; labels are int64 (B,). Callers may change every tensor they get.
+    `batch` is always the size of the global batch, over all ranks. No call reads or changes a global random state.
     """
 
     @property
@@ -31,22 +31,22 @@ class Dataset(Protocol):
         """How many images the test split has."""
 
     def holding_out(self, images: int) -> "Dataset":
-        """The same, with `images` of its train split, always the same, as its test split: to choose settings by."""
+        """The same dataset, with `images` of its train split (always the same) as test split, for choosing settings."""
 
     def train_batches(
         self, batch: int, *, seed: int, epoch: int, start: int = 0, rank: int = 0, ranks: int = 1
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The shuffled, augmented batches of one epoch; images that fill no whole batch are left out.
+        """The shuffled, augmented batches of one epoch; images that do not fill a whole batch are left out.
 
-        What batch number i holds depends on (seed, epoch, i) only, to the bit: a run that resumes at `start` sees what
-        the uninterrupted one saw, and the ranks' parts, joined in the order of the ranks, are the batch of one process.
+        Every bit of batch i depends only on (seed, epoch, i): a run that resumes at `start` sees what an uninterrupted
+        run sees, and the ranks' parts, joined in the order of the ranks, are the batch of a single process.
 
         Args:
-            batch: images in a global batch; a multiple of `ranks`, and no more than there are.
-            seed: of the order and the augmentation.
-            epoch: 0 is the first; each has an order of its own.
-            start: the first batch to give, 0 to `train_images // batch`.
-            rank: of this process, below `ranks`.
+            batch: the number of images in a global batch: a multiple of `ranks`, and at most `train_images`.
+            seed: the seed of the order and the augmentation.
+            epoch: the epoch, from 0 on; each has its own order.
+            start: the first batch to return, 0 to `train_images // batch`.
+            rank: the rank of this process, below `ranks`.
             ranks: how many processes share each batch.
         """
 
@@ -59,14 +59,14 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A dataset that recipes can ask for by name: how to make it, and what is known of it before it is there."""
+    """A dataset that recipes can name: how to make it, and what is known about it beforehand."""
 
     make: Callable[..., Dataset]
     shape: tuple[int, int, int] | None
-    """Channels, height and width of its images; None if the user's own images decide."""
+    """The channels, height and width of its images; None if the user's own images decide."""
     settings: tuple[str, ...] = ()
     """The keys of a recipe's `[data]` that `make` takes."""
 
     def __call__(self, **settings: Any) -> Dataset:
-        """Make it."""
+        """Make the dataset."""
         return self.make(**settings)

@@ -1,4 +1,4 @@
-"""A dataset that fits into memory: two pairs of tensors, augmented a batch at a time."""
+"""A dataset that fits in memory: two pairs of tensors, augmented batch by batch."""
 
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -13,19 +13,19 @@ from pof.data.batch_order import EpochOrder, Members, check_natural, hold_out, i
 from pof.errors import PofError
 
 Split = tuple[Tensor, Tensor]
-"""Images (N, C, H, W) and their labels, int64 (N,)."""
+"""The images (N, C, H, W) and their labels, int64 (N,)."""
 
 
 class TensorDataset:
     """Images and labels held in memory; follows `pof.data.Dataset`.
 
     Args:
-        train: the images, uint8 to be normalised or float32 that are ready, and their labels.
-        test: likewise, of the same shape and type.
-        classes: how many there are.
-        mean: of each channel, for pixels from 0 to 1; needed for uint8 images, and only for those.
-        std: likewise the standard deviation.
-        padding: in training, pad with so many zeros on each side and cut the old size out again at random; 0 for none.
+        train: the images, as uint8 to be normalised or as ready float32, and their labels.
+        test: the same for testing; images have the same shape and type.
+        classes: the number of classes.
+        mean: the mean of each channel, for pixels from 0 to 1; needed for uint8 images, and only for those.
+        std: the standard deviation of each channel, likewise.
+        padding: in training, add this many zeros on each side, and crop to the old size at random; 0 for none.
         flip: in training, mirror half of the images.
 
     Raises:
@@ -58,7 +58,7 @@ class TensorDataset:
         self._padding, self._flip = padding, flip
 
     def holding_out(self, images: int) -> "TensorDataset":
-        """With images of its train split as its test split; see `Dataset`."""
+        """The same dataset, tested on part of its train split; see `Dataset`."""
         rest, held = hold_out(self.train_images, images)
         other = copy(self)
         other._train, other._test = _pick(self._train, rest), _pick(self._train, held)
@@ -80,7 +80,7 @@ class TensorDataset:
     def _train_batch(self, batches: EpochOrder, index: int, members: Members) -> tuple[Tensor, Tensor]:
         images, labels = _pick(self._train, members)
         if self._padding or self._flip:
-            # Drawn for the whole batch, so that a rank's images get what they would get in one process.
+            # Draw for the whole batch, so that a rank's images get the same as in a single process.
             draws = stream("crop and flip", batches.seed, batches.epoch, index)
             corners = draws.randint(0, 2 * self._padding + 1, (2, batches.batch), dtype=np.int64)
             flips = draws.randint(0, 1 + self._flip, batches.batch, dtype=np.int64)
@@ -104,7 +104,7 @@ def _check_split(name: str, split: Split, classes: int) -> None:
         raise PofError(f"the {name} images must be (N, C, H, W), uint8 or float32, at least one: these are {found}")
     if labels.shape != images.shape[:1] or labels.dtype != torch.int64:
         found = f"{tuple(labels.shape)} {labels.dtype}"
-        raise PofError(f"the {name} labels must be ({len(images)},) int64, one an image: these are {found}")
+        raise PofError(f"the {name} labels must be ({len(images)},) int64, one per image: these are {found}")
     if labels.min() < 0 or labels.max() >= classes:
         found = f"{int(labels.min())} to {int(labels.max())}"
         raise PofError(f"the {name} labels must be 0 to {classes - 1} (classes={classes}): these are {found}")
@@ -117,5 +117,5 @@ def _scale(images: Tensor, mean: Sequence[float] | None, std: Sequence[float] | 
     if images.dtype == torch.float32 or mean is None or std is None:
         raise PofError(f"mean={mean} and std={std} must be given for uint8 images and only for those: {images.dtype}")
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
-        raise PofError(f"mean={mean} and std={std} must have {channels} numbers each, one a channel, std above 0")
+        raise PofError(f"mean={mean} and std={std} must have {channels} numbers each, one per channel, std above 0")
     return torch.tensor(mean), torch.tensor(std)

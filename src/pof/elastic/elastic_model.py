@@ -68,7 +68,7 @@ class Elastic:
         sparsities: fixed sparsities by glob, such as `{"fc": 0.5}`.
 
     Example:
-        >>> model = torch.nn.Linear(10, 10)
+        >>> model = nn.Linear(10, 10)
         >>> elastic = Elastic(model)
         >>> elastic.prune(0.7)
         >>> elastic.sparsity
@@ -209,7 +209,7 @@ class Elastic:
             PofError: no state holds; the model is in its former state then.
 
         Example:
-            >>> model = torch.nn.Linear(10, 10)
+            >>> model = nn.Linear(10, 10)
             >>> elastic = Elastic(model)
             >>> choice = elastic.choose(lambda model: float((model.weight != 0).float().mean()), at_least=0.375)
             >>> choice.state.sparsity, len(choice.tried)

@@ -12,10 +12,9 @@ from torch.utils.hooks import RemovableHandle
 
 from pof.checks import check_choice
 from pof.elastic.batch_statistics import Statistics, buffers, norm_layers, read_statistics, write_statistics
-from pof.elastic.change_detector import ChangeDetector
 from pof.elastic.live_model import REFRESH, find_parameter, forget_casts
+from pof.elastic.pass_weight import Fill, PassWeight
 from pof.errors import WeightsChangedError
-from pof.planning.entry import Entry
 from pof.planning.name_globs import as_globs
 from pof.planning.pruning_plan import plan
 from pof.planning.wrappers import unwrap
@@ -23,9 +22,6 @@ from pof.ranking.ranked_weight import Counts, RankedWeight
 from pof.ranking.shares import band_counts
 from pof.ranking.sparsity_state import Magnitudes, Scope, State, pruned_state
 from pof.sphere.compiler_guard import uncompiled
-
-Fill = Callable[[Tensor], object]
-"""Writes what a weight is inside a block into a tensor."""
 
 
 class PrunedPass:
@@ -62,7 +58,7 @@ class PrunedPass:
         self._globs = {"include": as_globs(include, "include"), "exclude": as_globs(exclude, "exclude")}
         self._scope, self._magnitudes, self._sparsities = scope, magnitudes, sparsities
         self._masked, self._keep_statistics = masked, keep_statistics
-        self._weights: list[_PassWeight] = []
+        self._weights: list[PassWeight] = []
         self._modules: list[tuple[int, type]] = []
         self.is_busy = False
         """Whether a block is open."""
@@ -87,7 +83,7 @@ class PrunedPass:
             yield
 
     @contextmanager
-    def _block(self, prepare: "Callable[[Sequence[_PassWeight]], list[Fill]]") -> Iterator[None]:
+    def _block(self, prepare: Callable[[Sequence[PassWeight]], list[Fill]]) -> Iterator[None]:
         model, changed = self._current_model(), None
         self.is_busy = True
         try:
@@ -110,7 +106,7 @@ class PrunedPass:
             )
 
     @uncompiled
-    def _enter(self, prepare: "Callable[[Sequence[_PassWeight]], list[Fill]]") -> tuple[Statistics, list[Fill]]:
+    def _enter(self, prepare: Callable[[Sequence[PassWeight]], list[Fill]]) -> tuple[Statistics, list[Fill]]:
         """Copy the dense weights, then write the others. Whatever can fail comes before the first write."""
         statistics = read_statistics(self._norms)
         for weight in self._weights:
@@ -136,7 +132,7 @@ class PrunedPass:
         if not self._keep_statistics and same_sizes:
             write_statistics(self._norms, statistics)
 
-    def _in_state(self, weights: "Sequence[_PassWeight]", state: State) -> "list[Fill]":
+    def _in_state(self, weights: Sequence[PassWeight], state: State) -> list[Fill]:
         ranked = self._ranked([weight.dense for weight in weights])
         counts = self._counts(ranked, state)
         return [partial(weight.write, pair) for weight, pair in zip(ranked, counts, strict=True)]
@@ -157,7 +153,7 @@ class PrunedPass:
         chosen = plan(model, **self._globs, sparsities=self._sparsities)
         bare = unwrap(model)
         parameters = chosen.parameters(bare)
-        self._weights = [_PassWeight(entry, parameters[entry.name]) for entry in chosen]
+        self._weights = [PassWeight(entry, parameters[entry.name]) for entry in chosen]
         self._norms = norm_layers(bare)
         self._modules = _modules_of(bare)
         # Not held, so that whoever remembers a pass for a model does not keep that model.
@@ -180,48 +176,6 @@ class PrunedPass:
         now = norm_layers(model)
         if len(now) != len(self._norms) or any(a is not b for a, b in zip(now, self._norms, strict=True)):
             raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
-
-
-class _PassWeight:
-    """A parameter, the memory that its dense values are kept in during a block, and who notices changes."""
-
-    def __init__(self, entry: Entry, parameter: nn.Parameter) -> None:
-        self.entry, self.parameter = entry, parameter
-        self.dense = torch.empty_like(parameter.detach())
-        self.detector = ChangeDetector(parameter)
-        self.detector.look_at_largest()
-
-    def is_in(self, model: nn.Module) -> bool:
-        """Whether the model has this parameter still, of the same shape, type and layout, on the same device."""
-        live, kept = find_parameter(model, self.entry.name), self.dense
-        same = live is self.parameter and all(find_parameter(model, name) is not None for name in self.entry.tied)
-        kind = (live.shape, live.dtype, live.device) if live is not None else None
-        return (
-            same
-            and kind == (kept.shape, kept.dtype, kept.device)
-            and self.parameter.is_contiguous() == kept.is_contiguous()
-        )
-
-    def is_changed(self, fill: "Fill") -> bool:
-        """Whether the parameter is not what `fill` wrote. A block within this one writes it, and puts it back."""
-        if self.detector.change() is None:
-            return False
-        if self.parameter.shape != self.dense.shape or self.parameter.dtype is not self.dense.dtype:
-            return True
-        expected = torch.empty_like(self.dense)
-        fill(expected)
-        return not torch.equal(expected, self.parameter.detach().to(expected.device))
-
-    @torch.no_grad()
-    def copy_dense(self) -> None:
-        """Remember the values."""
-        self.dense.copy_(self.parameter)
-
-    @torch.no_grad()
-    def write_dense(self) -> None:
-        """Write them back, unless the parameter has another shape now."""
-        if self.parameter.shape == self.dense.shape:
-            self.parameter.copy_(self.dense)
 
 
 _LAST: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], PrunedPass]] = WeakKeyDictionary()
@@ -295,7 +249,7 @@ def _modules_of(model: nn.Module) -> list[tuple[int, type]]:
     return [(id(module), type(module)) for module in model.modules()]
 
 
-def _masked(weights: Sequence[_PassWeight], kept: Mapping[str, Tensor]) -> list[Fill]:
+def _masked(weights: Sequence[PassWeight], kept: Mapping[str, Tensor]) -> list[Fill]:
     return [partial(_fill_masked, weight.dense, kept[weight.entry.name]) for weight in weights]
 
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Write files whole or not at all."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ from pof.file.locations import is_remote, local, send, suffix_of
 
 
 def check_target(path: str | Path, endings: tuple[str, ...]) -> str | Path:
-    """Refuse a path that nothing can be written to, or of another ending, before any work is done for it."""
+    """Refuse a path that cannot be written to, or has another ending, before any work is done for it."""
     if suffix_of(path) not in endings:
         raise PofError(f"cannot write {str(path)!r}: its name must end in {' or '.join(endings)}")
     if is_remote(path):
@@ -25,12 +25,12 @@ def check_target(path: str | Path, endings: tuple[str, ...]) -> str | Path:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary name beside `path` to write to; at the end of the block it becomes `path`, safely on disk.
+    """Yield a temporary name beside `path` to write to; after the block, that file becomes `path`, safely on disk.
 
-    If the block fails, `path` stays as it was and the temporary file goes. A URL is written to when the block ends.
+    If the block fails, `path` keeps its content and the temporary file is deleted. A URL is written after the block.
 
     Raises:
-        PofError: the block or the renaming raised an OSError: a full disk, a folder that cannot be written.
+        PofError: the block or the renaming raised an OSError, such as for a full disk or a read-only folder.
     """
     if is_remote(path):
         with tempfile.TemporaryDirectory() as folder:
@@ -41,10 +41,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
     target = Path(local(path))
     if not target.name:
         raise PofError(f"cannot write {str(path)!r}: name a file")
-    # Another one for each writer: of threads, and of machines that share the folder.
+    # Each writer has its own name: other threads, and other machines, may share the folder.
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
-        # The permissions that a new file has here, whatever the block gives it.
+        # The file shall have the permissions of a new file here, not those that the block gives it.
         temporary.touch()
         permissions = temporary.stat().st_mode
         temporary.unlink()
@@ -56,7 +56,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise PofError(f"cannot write {str(target)!r}: {_reason(error)}; what was there before is kept") from None
     finally:
-        with suppress(OSError):  # of a name too long to be there
+        with suppress(OSError):  # the name may be too long to exist
             temporary.unlink(missing_ok=True)
 
 

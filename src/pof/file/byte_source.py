@@ -1,4 +1,4 @@
-"""Where a file's bytes come from: a local file, or anything that fsspec knows (http, s3, ...), read by ranges."""
+"""Read ranges of bytes from a local file, or from anything that fsspec knows (http, s3, ...)."""
 
 from pathlib import Path
 from typing import Protocol
@@ -15,10 +15,10 @@ class ByteSource(Protocol):
     name: str
 
     def read(self, start: int, length: int) -> bytes | memoryview:
-        """Up to `length` bytes from `start` on; fewer only at the end."""
+        """Up to `length` bytes from `start` on; there are fewer only at the end."""
 
     def size(self) -> int | None:
-        """How many bytes there are; None if that cannot be known."""
+        """The number of bytes; None if it cannot be known."""
 
 
 class LocalSource:
@@ -34,7 +34,7 @@ class LocalSource:
             with Path(self.name).open("rb", buffering=0) as file:
                 file.seek(start)
                 found = 0
-                # One call may give less than is asked for.
+                # One call may read less than was asked for.
                 while more := file.readinto(room[found:]):
                     found += more
                 return room[:found]
@@ -42,7 +42,7 @@ class LocalSource:
             raise PofFileError(f"cannot read {self.name!r}: {error.strerror or error}") from None
 
     def size(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         try:
             return Path(self.name).stat().st_size
         except OSError as error:
@@ -50,23 +50,23 @@ class LocalSource:
 
 
 class RemoteSource:
-    """A file that fsspec reaches."""
+    """A file that fsspec can reach."""
 
     def __init__(self, url: str) -> None:
         self.name = url
         self._system, self._path = filesystem(url)
         self._whole: bytes | None = None
-        """Everything, if the other side knows no ranges and sent it when a part was asked for."""
+        """The whole file, if the server does not support ranges and sent all of it."""
 
     def read(self, start: int, length: int) -> bytes:
-        """Up to `length` bytes from `start` on: one request for just these."""
+        """Up to `length` bytes from `start` on, in one request for just these."""
         if length == 0:
             return b""
         if self._whole is not None:
             return self._whole[start : start + length]
         try:
             data: bytes = self._system.cat_file(self._path, start=start, end=start + length)
-        except Exception as error:  # each backend has errors of its own
+        except Exception as error:  # each backend has its own errors
             raise PofFileError(f"cannot read {self.name!r}: {type(error).__name__}: {error}") from None
         if len(data) > length:
             self._whole = data
@@ -74,10 +74,10 @@ class RemoteSource:
         return data
 
     def size(self) -> int | None:
-        """How many bytes there are, if the other side tells."""
+        """The number of bytes, if the server says."""
         try:
             found = self._system.size(self._path)
-        except Exception as error:  # each backend has errors of its own
+        except Exception as error:  # each backend has its own errors
             raise PofFileError(f"cannot read {self.name!r}: {type(error).__name__}: {error}") from None
         return None if found is None else int(found)
 

@@ -1,4 +1,4 @@
-"""Which chunks a file has, and which of them a state needs."""
+"""The chunks of a file, and which of them a state needs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from pof.ranking.sparsity_state import DENSE, State
 
 
 class Chunk(NamedTuple):
-    """A part of the file: what kind, and at which boundary."""
+    """A part of the file, by its kind and its boundary."""
 
     kind: str
     boundary: int
@@ -17,14 +17,14 @@ BASE = Chunk("base", 0)
 
 
 class Needed(NamedTuple):
-    """What of a file a state needs."""
+    """What a state needs from a file."""
 
     values: int
-    """The first so many boundaries, as values; one more than there are: everything."""
+    """How many boundaries, from the sparsest on, are needed as values; one more than there are means everything."""
     signs: int
-    """The first so many boundaries at least as signs."""
+    """How many boundaries, from the sparsest on, are needed at least as signs."""
     by_rank: bool
-    """Whether the values have to be pruned or recovered by rank, or are just what is needed."""
+    """Whether the values must still be pruned or recovered by rank; if not, they are exactly what is needed."""
 
 
 def chunks_of(stages: Sequence[float]) -> list[Chunk]:
@@ -42,7 +42,7 @@ def chunks_of(stages: Sequence[float]) -> list[Chunk]:
 
 
 def needed_for(state: State, stages: Sequence[float], *, whole: bool = False) -> Needed:
-    """What `state` needs; `whole` if only the whole file gives any state but the dense one rightly."""
+    """What `state` needs; `whole` says that every state needs the whole file."""
     everything = len(stages) + 1
     if state == DENSE:
         return Needed(everything, everything, by_rank=False)
@@ -56,12 +56,12 @@ def needed_for(state: State, stages: Sequence[float], *, whole: bool = False) ->
 
 
 def chunks_for(needed: Needed, stages: Sequence[float]) -> list[Chunk]:
-    """The chunks that hold it, in the order of the file."""
+    """The chunks that hold what is needed, in the order of the file."""
     return [chunk for chunk in chunks_of(stages) if _holds(chunk, needed)]
 
 
 def states_after(stages: Sequence[float], *, whole: bool = False) -> list[State | None]:
-    """For each chunk the densest state that there is once it was read, None if there is none; `whole` as above."""
+    """The densest state after each chunk, None if there is none yet; `whole` is as in `needed_for`."""
     found: list[State | None] = []
     for kind, boundary in chunks_of(stages):
         if kind == "rest":
@@ -73,13 +73,13 @@ def states_after(stages: Sequence[float], *, whole: bool = False) -> list[State 
         elif kind == "kept":
             found.append(State(stages[0], stages[0]))
         else:
-            # All signs came before the first magnitudes.
+            # All signs come before the first magnitudes.
             found.append(State(stages[boundary], stages[-1]))
     return found
 
 
 def _depth(sparsity: float, ends: Sequence[float]) -> int:
-    """How many boundaries one must go down to have all that is kept at `sparsity`."""
+    """How many boundaries hold all weights that are kept at `sparsity`."""
     return next(number for number, end in enumerate(ends, start=1) if end <= sparsity)
 
 

@@ -1,4 +1,4 @@
-"""What goes into a file: the tensors of a model or a state_dict, and which of them are pruned."""
+"""The contents of a file: the tensors of a model or a state_dict, and which of them are pruned."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from pof.planning.wrappers import unwrap
 
 @dataclass(frozen=True)
 class Contents:
-    """Tensors by name, in the order of the state_dict, and the entries that are pruned."""
+    """The tensors by name, in the order of the state_dict, and the entries that are pruned."""
 
     tensors: dict[str, Tensor]
     aliases: dict[str, str]
-    """Names of tensors that are another one's memory."""
+    """Names of tensors that share another one's memory, each with the name of that one."""
     entries: tuple[Entry, ...]
     names: tuple[str, ...]
     """All names, in the order of the state_dict."""
@@ -42,7 +42,7 @@ def contents_of_model(
     for entry in chosen:
         names = [name for name in entry.names if name in tensors]
         if len(names) != 1:
-            raise PofError(f"weight {entry.name!r} is not once in the state_dict: exclude it")
+            raise PofError(f"weight {entry.name!r} must be in the state_dict exactly once: exclude it")
         _refuse_unstorable(names[0], tensors[names[0]])
         entries.append(Entry(names[0], entry.kind, entry.shape, entry.groups, entry.sparsity))
     _refuse_shared(tensors, [entry.name for entry in entries])
@@ -65,10 +65,10 @@ def _without_aliases(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
         if not isinstance(value, Tensor):
             raise PofError(f"{name!r} is a {type(value).__name__}, not a tensor: a .pof file holds tensors only")
         if prod(max(size, 1) for size in value.shape) > MOST_ELEMENTS:
-            raise PofError(f"{name!r} has the shape {tuple(value.shape)}, more than a .pof file can hold")
+            raise PofError(f"{name!r} has the shape {tuple(value.shape)}, more than the 2^40 elements of a .pof tensor")
         if str(value.dtype).removeprefix("torch.") not in DTYPES or value.layout != torch.strided or value.is_meta:
             raise PofError(f"{name!r} is {value.dtype} ({value.layout}): a .pof file holds plain dense tensors")
-        # A view that torch conjugates or negates only when it is used is other numbers than its memory.
+        # A view that torch conjugates or negates only on use does not have the numbers that are in its memory.
         value = value.resolve_conj().resolve_neg()
         key = (value.dtype, identity(value))
         if value.numel() and key in seen:
@@ -88,7 +88,7 @@ def _refuse_unstorable(name: str, value: Tensor) -> None:
 
 
 def _refuse_shared(tensors: Mapping[str, Tensor], pruned: Iterable[str]) -> None:
-    """Raise if a tensor is partly the memory of a pruned one (a transposed tie): loading it would undo the pruning."""
+    """Refuse tensors that share memory with a pruned one (a transposed tie): loading them would undo the pruning."""
     places = {name: extent(value) for name, value in tensors.items()}
     for name in pruned:
         for other, place in places.items():

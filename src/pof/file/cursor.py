@@ -1,11 +1,11 @@
-"""A stream that is handed out piece by piece."""
+"""Read a stream piece by piece."""
 
 from pof.errors import PofFileError
 from pof.file.streams import Bytes
 
 
 class Cursor:
-    """Hands out a stream piece by piece."""
+    """Reads a stream piece by piece."""
 
     def __init__(self, data: Bytes) -> None:
         self._data = data
@@ -21,10 +21,10 @@ class Cursor:
         return found
 
     def left(self) -> Bytes:
-        """What has not been taken yet."""
+        """The bytes that have not been taken yet."""
         return self._data[self._position :]
 
     def end(self) -> None:
-        """Raise if something is left."""
+        """Raise an error if any bytes are left."""
         if self._position != len(self._data):
             raise PofFileError("a stream is too long")

@@ -1,4 +1,4 @@
-"""Chunks back to tensors. See SPEC.md."""
+"""Decode chunks into tensors. See SPEC.md."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from pof.ranking.sparsity_state import State
 
 
 class Decoder:
-    """Takes the chunks of a file in order, all or only some, and gives the tensors that they make."""
+    """Reads all or some of a file's chunks, in order, and returns the tensors that they hold."""
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -38,11 +38,11 @@ class Decoder:
         self._norms: dict[str, Tensor] = {}
         self._scales: dict[str, Tensor] = {}
         self._signs: dict[int, list[tuple[Patterns, NDArray[np.uint8]]]] = {}
-        """Of each boundary whose signs were read: positions and signs, one pair per weight."""
+        """For each boundary whose signs were read: positions and signs, one pair per pruned tensor."""
         self._alphas: dict[int, NDArray[np.float32]] = {}
 
     def read(self, chunk: Chunk, data: bytes | memoryview) -> None:
-        """Take one more chunk."""
+        """Read the next chunk."""
         streams = StreamReader(data)
         kind, boundary = chunk
         if kind == "base":
@@ -59,7 +59,7 @@ class Decoder:
         streams.end()
 
     def weights(self) -> dict[str, Tensor]:
-        """The pruned tensors with all values that were read, zero elsewhere."""
+        """The pruned tensors, with all values read so far and zeros elsewhere."""
         return {
             info.name: to_weight(
                 flat.integers, DTYPES[info.dtype], info.shape, self.head.values, self._scales.get(info.name)
@@ -68,15 +68,15 @@ class Decoder:
         }
 
     def norms(self, info: TensorInfo) -> Tensor | None:
-        """The rows' norms, in the shape that broadcasts over the rows; None if raw magnitudes are ranked."""
+        """The norms of the rows, in a shape that broadcasts over the rows; None if raw magnitudes are ranked."""
         return self._norms.get(info.name)
 
     def alpha(self, number: int, low: int, high: int) -> float:
-        """What fills the band of a weight, between boundary `low` and the sparser `high`."""
+        """The alpha of a pruned tensor's band between boundary `low` and the sparser `high`."""
         return float(self._alphas[low].reshape(len(self._pruned), low)[number, high])
 
     def band(self, number: int, needed: Needed) -> Tensor:
-        """The signs of a weight's band as 1, -1, and 0 elsewhere."""
+        """The signs in a pruned tensor's band as 1 and -1, with 0 elsewhere."""
         info = self._pruned[number]
         band = np.zeros(info.elements, np.float32)
         for boundary in range(needed.values, needed.signs):
@@ -136,7 +136,7 @@ class Decoder:
         self._signs[boundary] = found
         alphas = _sized(streams.next(), 4 * boundary * len(self._flats)).copy().view(np.float32)
         if not np.isfinite(alphas).all():
-            raise PofFileError("what a band is filled with is not finite")
+            raise PofFileError("the alpha of a band is not finite")
         self._alphas[boundary] = alphas
 
     def _read_magnitudes(self, streams: StreamReader, boundary: int) -> None:
@@ -147,7 +147,7 @@ class Decoder:
 
 
 def _empty(infos: Sequence[TensorInfo], values: str) -> list[Flat]:
-    """All weights zero, nothing placed."""
+    """The pruned tensors, all zero, with nothing placed yet."""
     kinds = [stored_kind(DTYPES[info.dtype], values) for info in infos]
     held = [held_as(kind, DTYPES[info.dtype]) for info, kind in zip(infos, kinds, strict=True)]
     sizes = [info.elements * np.dtype(integer).itemsize for info, integer in zip(infos, held, strict=True)]
@@ -160,9 +160,9 @@ def _empty(infos: Sequence[TensorInfo], values: str) -> list[Flat]:
 
 
 def _joined(planes: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """The bytes of numbers from one stream for each byte of a number."""
+    """The bytes of numbers, joined from one stream per byte of a number."""
     if len({len(plane) for plane in planes}) > 1:
-        raise PofFileError("the streams of the bytes of a number are not equally long")
+        raise PofFileError("the streams of the bytes of a number differ in length")
     return np.stack(planes, axis=1).reshape(-1)
 
 
@@ -175,5 +175,5 @@ def _floats(cursor: Cursor, shape: tuple[int, ...], what: str) -> Tensor:
 
 def _sized(data: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     if len(data) != size:
-        raise PofFileError("a stream has another length than its tensor")
+        raise PofFileError("the length of a stream does not fit its tensors")
     return data

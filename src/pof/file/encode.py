@@ -1,4 +1,4 @@
-"""Tensors to chunks. See SPEC.md."""
+"""Encode tensors into chunks. See SPEC.md."""
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,11 +48,11 @@ class StoredWeight:
         )
         self.largest: Any = integers.dtype.type((1 << self.flat.stored.sign_bit) - 1)
         self._kept_at: tuple[int, Bools] = (-1, np.empty(0, np.bool_))
-        """The last answer of `kept`: chunks ask for a boundary and the one above in turn."""
+        """The last result of `kept`: each chunk asks for its boundary and the one before."""
         self.nonzero: Bools = (integers & self.largest) != 0
 
     def kept(self, count: int) -> Bools:
-        """Which weights are not zero and kept when `count` are pruned."""
+        """Which weights are kept and not zero when `count` weights are pruned."""
         if count == self._kept_at[0]:
             return self._kept_at[1]
         found: Bools = self.ranked.kept(count).reshape(-1).numpy() & self.nonzero
@@ -60,11 +60,11 @@ class StoredWeight:
         return found
 
     def has_hidden(self) -> bool:
-        """Whether a weight that is not zero has a key that is, so that ranking needs the whole file."""
+        """Whether a nonzero weight has a rank key of zero, so that ranking needs the whole file."""
         return bool(np.count_nonzero(self.nonzero & (self.ranked.keys().reshape(-1) == 0).numpy()))
 
     def negative_zeros(self) -> Bools:
-        """Which weights are zero with a sign."""
+        """Which weights are negative zeros."""
         found: Bools = ~self.nonzero & (self.flat.integers != 0)
         return found
 
@@ -106,7 +106,7 @@ class Encoder:
         self._statistics.setdefault(chunk, []).append((state, found))
 
     def write(self, path: str | Path, metadata: Mapping[str, str]) -> int:
-        """Write the file."""
+        """Write the file, and return its size in bytes."""
         if not isinstance(metadata, Mapping):
             raise PofError(f"metadata={metadata!r} must map names to strings, such as {{'dataset': 'CIFAR-10'}}")
         chunks = [(chunk, self._chunk(chunk)) for chunk in chunks_of(self.stages)]
@@ -125,7 +125,7 @@ class Encoder:
         return sum(map(len, data))
 
     def _whole(self) -> bool:
-        """Whether a state can only be made of the whole file."""
+        """Whether any state but the dense one needs the whole file."""
         fixed = any(entry.sparsity is not None for entry in self._contents.entries)
         return fixed or any(weight.has_hidden() for weight in self._weights)
 
@@ -145,7 +145,7 @@ class Encoder:
                 yield TensorInfo("plain", name, dtype, shape, stored=str(self._plain_stored(tensor).dtype)[6:])
 
     def _plain_stored(self, tensor: Tensor) -> Tensor:
-        """Matrices that are not pruned follow the precision of the weights; vectors keep theirs."""
+        """A plain tensor as stored: matrices take the precision of the pruned weights, vectors keep their own."""
         if self._values == "exact" or tensor.dtype is not torch.float32 or tensor.dim() < 2:
             return tensor
         half = tensor.to(torch.float16)
@@ -189,7 +189,7 @@ class Encoder:
             out.add([part.float().contiguous().numpy().reshape(-1).view(np.uint8) for part in rows if part is not None])
 
     def _members(self, boundary: int) -> list[Bools]:
-        """For each weight which of them lie between this boundary and the one above."""
+        """For each pruned tensor, which weights lie between this boundary and the one before."""
         if boundary not in self._own:
             self._own[boundary] = [self._members_of(weight, i, boundary) for i, weight in enumerate(self._weights)]
         return self._own[boundary]

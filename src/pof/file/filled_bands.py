@@ -1,4 +1,4 @@
-"""Which weights of a tensor share the most common magnitude of their row: a band that was filled with alpha."""
+"""Find the weights that share the most common magnitude of their row: a band that was filled with alpha."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from pof.file.flat_weights import Flat
 from pof.file.weight_integers import Integers
 
 FILL_SHARE = 1 / 16
-"""At least this share of a weight's magnitudes must be filled ones for it to pay."""
+"""At least this share of a tensor's magnitudes must be filled for it to pay off."""
 
 SAMPLED_ROWS = 8
 
@@ -17,12 +17,12 @@ SAMPLED_ROWS = 8
 def find_fills(
     flat: Flat, members: NDArray[np.bool_], magnitudes: Integers
 ) -> tuple[NDArray[np.bool_] | None, Integers]:
-    """Which members have their row's most common magnitude, if that pays, and that magnitude for each row."""
+    """Which members have their row's most common magnitude, if that pays off, and that magnitude for each row."""
     none = np.empty(0, magnitudes.dtype)
     length = flat.count // flat.rows
     if len(magnitudes) < 64 or not flat.stored.low_bits:
         return None, none
-    # A few rows show whether it is worth looking at all of them.
+    # A few rows show whether it is worth checking all of them.
     row_numbers = np.unique(np.linspace(0, flat.rows - 1, SAMPLED_ROWS).astype(np.int64))
     few = flat.integers.reshape(flat.rows, length)[row_numbers] & ~sign_mask_of(flat)
     chosen = members.reshape(flat.rows, length)[row_numbers]
@@ -31,7 +31,7 @@ def find_fills(
     rows = np.flatnonzero(members) // length
     fills = _common(rows, magnitudes, flat.rows)
     filled = fills[rows] == magnitudes
-    # Each row has a most common magnitude; only if they are common in the whole tensor are they a band.
+    # Every row has a most common magnitude. They form a band only if they are common in the whole tensor.
     return (filled, fills) if np.count_nonzero(filled) >= FILL_SHARE * len(magnitudes) + 2 * flat.rows else (None, none)
 
 
@@ -42,13 +42,13 @@ def _filled_share(rows: NDArray[np.int64], magnitudes: Integers, count: int) -> 
 
 
 def sign_mask_of(flat: Flat) -> "np.unsignedinteger[Any]":
-    """The bit of the sign."""
+    """An integer with only the sign bit set."""
     mask: np.unsignedinteger[Any] = flat.stored.integer(1 << flat.stored.sign_bit)
     return mask
 
 
 def _common(rows: NDArray[np.int64], magnitudes: Integers, count: int) -> Integers:
-    """The most common magnitude of each row; the smallest of them on a tie, 0 for a row without any."""
+    """The most common magnitude of each row: the smallest one on a tie, 0 for a row without any."""
     keys = rows.astype(np.uint64) << np.uint64(32) | magnitudes
     found, lengths = np.unique(keys, return_counts=True)
     order = np.lexsort((-found.astype(np.int64), lengths, found >> np.uint64(32)))

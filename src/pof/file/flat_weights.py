@@ -1,4 +1,4 @@
-"""One tensor as flat integers, and its signs as bits: what writing and reading have in common."""
+"""One tensor as flat integers, and its signs as bits: the part that writing and reading share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,45 +14,45 @@ from pof.file.weight_integers import Integers, Stored
 
 @dataclass
 class Flat:
-    """One tensor as flat integers, and what of it has a place already."""
+    """One tensor as flat integers, and which of its positions are taken already."""
 
     size: int
-    """Positions in a group: 8 or 9."""
+    """The number of positions in a group: 8 or 9."""
     rows: int
     stored: Stored
     integers: Integers
     taken: Patterns
     most: int = 255
-    """The largest symbol of a finite number."""
+    """The largest symbol that a finite number can have."""
 
     @property
     def wide(self) -> bool:
-        """Whether the integers are those of float32, of weights that are stored as float16."""
+        """Whether the integers are those of float32 although the weights are stored as float16."""
         return self.integers.itemsize > self.stored.bytes
 
     @property
     def sign_bit(self) -> int:
-        """The place of the sign in an integer."""
+        """The position of the sign bit in an integer."""
         return 8 * self.integers.itemsize - 1
 
     @property
     def count(self) -> int:
-        """How many weights it has."""
+        """The number of weights."""
         return len(self.integers)
 
 
 def write_signs(out: StreamWriter, parts: Sequence[NDArray[np.bool_]]) -> None:
-    """A stream of sign bits, each weight starting with a new byte."""
+    """Add a stream of sign bits; each tensor starts with a new byte."""
     out.add([packed(part) for part in parts])
 
 
 def read_signs(cursor: Cursor, count: int) -> Bytes:
-    """The sign bits of one weight, 0 or 1."""
+    """The sign bits of one tensor, as 0 or 1."""
     return unpacked(cursor.take(-(-count // 8)), count)
 
 
 def packed(bits: NDArray[np.bool_]) -> Bytes:
-    """Bits, eight a byte, low bit first."""
+    """The bits, eight per byte, low bit first."""
     return np.packbits(bits, bitorder="little")
 
 

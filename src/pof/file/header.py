@@ -1,4 +1,4 @@
-"""The header and the head of a file: what is in it, under checksums. See SPEC.md."""
+"""The header and the head of a file: its table of contents, with checksums. See SPEC.md."""
 
 import json
 import struct
@@ -31,26 +31,26 @@ class TensorInfo:
     """One tensor of the file."""
 
     role: str
-    """"plain", "pruned", or "alias"."""
+    """Either "plain", "pruned" or "alias"."""
     name: str
     dtype: str = ""
     shape: tuple[int, ...] = ()
     stored: str = ""
-    """The type of a plain tensor in the file."""
+    """The type in which the file stores a plain tensor."""
     groups: int | None = None
     sparsity: float | None = None
     target: str = ""
-    """Of an alias: the name of the same tensor."""
+    """The name of the tensor that an alias stands for."""
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """The number of elements."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Head:
-    """What is in a file."""
+    """The table of contents of a file."""
 
     values: str
     scope: str
@@ -60,7 +60,7 @@ class Head:
     metadata: dict[str, str]
     tensors: tuple[TensorInfo, ...]
     chunks: tuple[tuple[Chunk, int, int], ...] = ()
-    """Each with its length and its checksum."""
+    """Each chunk with its length and its checksum."""
 
     def of_role(self, role: str) -> list[TensorInfo]:
         """The tensors of one role."""
@@ -68,7 +68,7 @@ class Head:
 
 
 def write_head(head: Head) -> bytes:
-    """Header and head."""
+    """The header and the head as bytes."""
     table = {
         **{name: getattr(head, name) for name in ("values", "scope", "magnitudes", "stages", "whole", "metadata")},
         "tensors": [_as_list(tensor) for tensor in head.tensors],
@@ -77,7 +77,7 @@ def write_head(head: Head) -> bytes:
     try:
         raw = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise PofError(f"a name or metadata is no text that can be written: {error}") from None
+        raise PofError(f"a name or a metadata string cannot be written as UTF-8: {error}") from None
     if len(raw) > MOST_HEAD:
         raise PofError(f"names and metadata take {len(raw)} bytes, more than {MOST_HEAD}: keep less metadata")
     packed = deflate([raw])
@@ -86,9 +86,9 @@ def write_head(head: Head) -> bytes:
 
 
 def head_length(header: bytes) -> int:
-    """How many bytes of head follow the header; raises if this is no header of ours."""
+    """The number of bytes of the head, which follows the header; an error if this is not a .pof header."""
     if header[: len(MAGIC)] != MAGIC[: len(header)] or not header:
-        raise PofFileError("this is no .pof file: it does not begin with the magic bytes")
+        raise PofFileError("this is not a .pof file: it does not begin with the magic bytes")
     if len(header) < HEADER_BYTES:
         raise PofFileError("the file is cut off in its header")
     _, version, zero, length, raw, _ = HEADER.unpack_from(header)
@@ -103,7 +103,7 @@ def head_length(header: bytes) -> int:
 
 
 def read_head(header: bytes, packed: bytes) -> Head:
-    """The head, checked."""
+    """Check the head and return it."""
     length = head_length(header)
     _, _, _, _, raw, checksum = HEADER.unpack_from(header)
     if len(packed) < length:
@@ -113,7 +113,7 @@ def read_head(header: bytes, packed: bytes) -> Head:
     try:
         head = _parse(json.loads(inflate(packed, raw).tobytes()))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        # What is wrong may be a megabyte long.
+        # The message may quote a value that is a megabyte long.
         if isinstance(error, PofFileError):
             raise PofFileError(str(error)[:MOST_MESSAGE]) from None
         raise PofFileError(f"the head is damaged ({type(error).__name__}: {str(error)[:MOST_MESSAGE]})") from None
@@ -122,12 +122,12 @@ def read_head(header: bytes, packed: bytes) -> Head:
 
 
 def check_stages(stages: Sequence[float]) -> tuple[float, ...]:
-    """The boundaries, largest first; checked."""
+    """Check the boundaries and return them, largest first."""
     if not isinstance(stages, Iterable) or isinstance(stages, str):
         raise PofError(f"stages={stages!r} must be a sequence of sparsities, such as (0.9, 0.7, 0.3)")
     found = tuple(check_sparsity(stage, "stages") for stage in stages)
     if any(stage == 0.0 for stage in found) or sorted(set(found), reverse=True) != list(found):
-        raise PofError(f"stages={stages!r} must fall and lie in (0, 1), such as (0.9, 0.7, 0.3)")
+        raise PofError(f"stages={stages!r} must lie in (0, 1), in falling order, such as (0.9, 0.7, 0.3)")
     return found
 
 
@@ -153,10 +153,10 @@ def _parse(table: dict[str, Any]) -> Head:
         raise PofFileError("the head has an alias of a tensor that is not there")
     chunks = tuple((Chunk(str(kind), int(at)), int(length), int(crc)) for kind, at, length, crc in table["chunks"])
     if [chunk for chunk, _, _ in chunks] != chunks_of(stages) or any(length < 0 for _, length, _ in chunks):
-        raise PofFileError("the head lists other chunks than its stages have")
+        raise PofFileError("the chunks in the head do not match its stages")
     metadata = {str(key): str(value) for key, value in table["metadata"].items()}
     for text in (*names, *(part for pair in metadata.items() for part in pair)):
-        text.encode()  # raises for half a character, which could not be shown
+        text.encode()  # raises an error for a lone surrogate, which could not be shown
     return Head(
         table["values"], table["scope"], table["magnitudes"], stages, bool(table["whole"]), metadata, tensors, chunks
     )
@@ -187,10 +187,10 @@ def _fixed(value: Any) -> float | None:
 
 
 def check_sizes(head: Head, chunk_bytes: int) -> None:
-    """Refuse tensors that so many bytes of chunks cannot hold, before anything is allocated."""
+    """Refuse tensors that `chunk_bytes` cannot hold, before anything is allocated."""
     pruned = sum(tensor.elements for tensor in head.of_role("pruned"))
     if pruned > 9 * DEFLATE_MOST * chunk_bytes + (1 << 16):
         raise PofFileError(f"the head claims {pruned} weights in {chunk_bytes} bytes")
     plain = sum(tensor.elements * ITEM_SIZES[tensor.stored] for tensor in head.of_role("plain"))
     if plain > DEFLATE_MOST * chunk_bytes + (1 << 16):
-        raise PofFileError(f"the head claims tensors of {plain} bytes in {chunk_bytes}")
+        raise PofFileError(f"the head claims tensors of {plain} bytes in {chunk_bytes} bytes")

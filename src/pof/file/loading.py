@@ -1,4 +1,4 @@
-"""Filling a model from a `.pof` file, at any sparsity."""
+"""Fill a model from a `.pof` file, at any sparsity."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ def load(
     recover_from: float | None = None,
     partial: bool = False,
 ) -> State:
-    """Load a file into `into`; return the state that it is in.
+    """Load a file into the module `into`, and return the state that was loaded.
 
     Args:
         path: a local path, or a URL that fsspec can read by ranges; only what the state needs is read.
-        into: a module with the same keys and shapes; on any error it stays as it was.
-        sparsity: any, in [0, 1); by default dense.
-        recover_from: fill the band from here to `sparsity` with alpha * sign(w).
-        partial: take a file that is cut off; without a sparsity, the densest state that is wholly there.
+        into: a module with the same keys and shapes; on any error it stays unchanged.
+        sparsity: any sparsity in [0, 1); dense by default.
+        recover_from: fill the band from this ratio to `sparsity` with alpha * sign(w).
+        partial: accept a file that is cut off; without a sparsity, load the densest state that is complete.
     """
     if not isinstance(into, nn.Module):
         raise PofError(
@@ -47,22 +47,22 @@ def load(
 
 
 def _refuse_unwritable(into: nn.Module, target: dict[str, Tensor]) -> None:
-    """Raise if a tensor of the model cannot be written to, or is only a copy of what the model works with."""
+    """Raise an error if a tensor cannot be written to, or is only a copy of what the model uses."""
     own = {id(tensor) for tensor in (*into.parameters(), *into.buffers())}
     for name, tensor in target.items():
         if id(tensor) not in own:
             raise PofFileError(
-                f"{name!r} is made by the model's own state_dict, so that writing to it changes nothing: "
-                "model.load_state_dict(pof.open(path).state_dict(...))"
+                f"{name!r} is made by the model's own state_dict, so writing to it changes nothing: "
+                "call model.load_state_dict(pof.open(path).state_dict(...))"
             )
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
-            raise PofFileError(f"{name!r} was made in inference mode, and cannot be written to: load in that mode too")
+            raise PofFileError(f"{name!r} was made in inference mode and cannot be written to: load in that mode too")
         if torch._debug_has_internal_overlap(tensor) == 1:
-            raise PofFileError(f"{name!r} of the model is one number seen many times (expand): make it contiguous")
+            raise PofFileError(f"{name!r} of the model repeats one number in memory (expand): make it contiguous")
 
 
 def _refuse_other(target: dict[str, Tensor], found: dict[str, Tensor], name: str) -> None:
-    """Raise if the model is not one that the file fits."""
+    """Raise an error if the file does not fit the model."""
     for what, names in (("lacks", target.keys() - found.keys()), ("has no place for", found.keys() - target.keys())):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -74,4 +74,4 @@ def _refuse_other(target: dict[str, Tensor], found: dict[str, Tensor], name: str
             shapes = f"{tuple(value.shape)} instead of {tuple(target[key].shape)}"
             raise PofFileError(f"{name!r} does not fit the model: {key!r} has shape {shapes}")
         if target[key].is_meta:
-            raise PofFileError(f"{key!r} of the model is on the meta device: model.to_empty(device='cpu') first")
+            raise PofFileError(f"{key!r} of the model is on the meta device: call model.to_empty(device='cpu') first")

@@ -1,4 +1,4 @@
-"""The magnitudes of some of the weights of every pruned tensor, read and put to their places. See SPEC.md."""
+"""Read the magnitudes of some weights of every pruned tensor, and place them. See SPEC.md."""
 
 import ctypes
 from ctypes import CDLL, c_void_p
@@ -18,7 +18,7 @@ from pof.file.weight_integers import KINDS, Integers, Stored, widened
 
 
 class MagnitudeReader:
-    """Gives the magnitudes back, in the order in which they were added."""
+    """Reads magnitudes, tensor by tensor, in the order in which they were added."""
 
     def __init__(self, streams: StreamReader, weights: int, *, with_signs: bool) -> None:
         self._with_signs = with_signs
@@ -32,9 +32,9 @@ class MagnitudeReader:
         self._level_signs = Cursor(streams.next() if with_signs else np.empty(0, np.uint8))
 
     def place(self, flat: Flat, own: Patterns, negative: Bytes | None = None) -> None:
-        """Put the magnitudes of the next tensor to the positions `own` of it.
+        """Place the magnitudes of the next tensor at its positions `own`.
 
-        Their signs are in the chunk, or given in `negative`, 0 or 1 each.
+        Their signs are in the chunk, or in `negative` as 0 or 1.
         """
         flag, base = int(next(self._flags)), int(next(self._bases))
         if flag > 1:
@@ -60,13 +60,13 @@ class MagnitudeReader:
         flat.integers[np.flatnonzero(members)] = widened(values) if flat.wide else values
 
     def _filled(self, flat: Flat, members: NDArray[np.bool_], own: Patterns, base: int) -> Integers:
-        """The values of a tensor some of which are filled, zero where it has none."""
+        """The values of a tensor with filled weights; zero where it has no weights."""
         if not flat.stored.low_bits:
-            raise PofFileError("a flag says that levels are filled, which have no such thing")
+            raise PofFileError("a flag says that int8 levels are filled, which they cannot be")
         full = own.dtype.type((1 << flat.size) - 1)
         filled = members_of(self._masks.next(own ^ full, flat.size), flat.size, flat.count)
         fills = self._taken_fills(flat)
-        # Whole tensors, as numpy picks single weights far more slowly.
+        # Work on whole tensors, as numpy is far slower at picking single weights.
         out: Integers = (filled.reshape(flat.rows, -1) * fills[:, None]).reshape(-1)
         number = int(np.count_nonzero(filled))
         if self._with_signs:
@@ -81,7 +81,7 @@ class MagnitudeReader:
         stored, fills, fill_signs, filled_own = flat.stored, None, None, None
         if filled:
             if not stored.low_bits:
-                raise PofFileError("a flag says that levels are filled, which have no such thing")
+                raise PofFileError("a flag says that int8 levels are filled, which they cannot be")
             filled_own = self._masks.next(own ^ own.dtype.type((1 << flat.size) - 1), flat.size)
             fills = self._taken_fills(flat).view(np.uint8)
             if self._with_signs:
@@ -125,21 +125,21 @@ class MagnitudeReader:
         return joined
 
     def _taken_symbols(self, count: int, base: int) -> Bytes:
-        """The next symbols, which count down from the largest, `base`."""
+        """The next symbols, which count down from `base`, the largest."""
         symbols = self._symbols.take(count)
         if count and symbols.max() > base:
             raise PofFileError("a symbol is larger than the largest")
         return symbols
 
     def _taken_fills(self, flat: Flat) -> Integers:
-        """The rows' magnitudes of the next tensor."""
+        """The fill magnitude of each row of the next tensor."""
         fills: Integers = self._fills.take(flat.rows * flat.stored.bytes).copy().view(flat.stored.integer)
         if (fills >> flat.stored.low_bits).max(initial=0) > flat.most:
-            raise PofFileError("what a row is filled with is not finite")
+            raise PofFileError("the fill magnitude of a row is not finite")
         return fills
 
     def end(self) -> None:
-        """Raise if something is left."""
+        """Raise an error if anything is left."""
         planes = [plane for kind in self._planes.values() for plane in kind]
         self._masks.end()
         for cursor in (self._fills, self._fill_signs, self._symbols, *planes, self._level_signs):
@@ -147,9 +147,9 @@ class MagnitudeReader:
 
 
 def _signs_at(members: NDArray[np.bool_], negative: Bytes, stored: Stored) -> Integers:
-    """The signs at some positions, as bits of a whole tensor."""
+    """The signs at the `members`, as sign bits of a whole tensor."""
     signs: Integers = np.zeros(len(members), stored.integer)
-    # Positions, as numpy writes to a mask several times more slowly.
+    # Use positions, as numpy is several times slower at writing through a mask.
     signs[np.flatnonzero(members)] = negative.astype(stored.integer) << stored.sign_bit
     return signs
 
@@ -163,5 +163,5 @@ def _set_signs(native: CDLL, flat: Flat, own: Patterns, negative: Bytes) -> None
 
 def _exactly(data: Bytes, count: int) -> Bytes:
     if len(data) != count:
-        raise PofFileError("a stream has not one byte for each weight")
+        raise PofFileError("a stream does not have one byte per tensor")
     return data

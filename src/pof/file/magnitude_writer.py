@@ -1,4 +1,4 @@
-"""The magnitudes of some of the weights of every pruned tensor, written. See SPEC.md."""
+"""Write the magnitudes of some weights of every pruned tensor. See SPEC.md."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from pof.file.weight_integers import KINDS, Integers, Stored
 
 @dataclass
 class MagnitudeWriter:
-    """Gathers the magnitudes of many weights (and their signs, if the chunk has both)."""
+    """Collects the magnitudes of many tensors, and their signs if the chunk has both."""
 
     with_signs: bool
     _flags: list[int] = field(default_factory=list)
@@ -29,7 +29,7 @@ class MagnitudeWriter:
     _level_signs: list[Bytes] = field(default_factory=list)
 
     def add(self, flat: Flat, members: NDArray[np.bool_], own: Patterns) -> None:
-        """The magnitudes of the `members` of one tensor, whose patterns are `own`."""
+        """Add the magnitudes of the `members` of one tensor, whose patterns are `own`."""
         stored = flat.stored
         chosen = collect(flat, members, own)
         sign_mask = sign_mask_of(flat)
@@ -62,7 +62,7 @@ class MagnitudeWriter:
             plane.append(low | negative << 7 if last and self.with_signs else low)
 
     def write(self, out: StreamWriter) -> None:
-        """The streams."""
+        """Add the streams to `out`."""
         out.add([np.array(self._flags, np.uint8)])
         self._masks.write(out)
         out.add(self._fills)

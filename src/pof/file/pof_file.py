@@ -1,4 +1,4 @@
-"""Reading a `.pof` file: only the bytes that a state needs."""
+"""Read a `.pof` file: only the bytes that a state needs."""
 
 import zlib
 from collections.abc import Iterable
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """One chunk of a file, and what the file gives once it was read."""
+    """One chunk of a file, and what the file gives once the chunk has been read."""
 
     kind: str
     state: State | None
-    """What the file gives up to here; None for the base, which is not enough."""
+    """The densest state that the file gives up to here; None if there is none yet, as after the base."""
     bytes: int
     cumulative: int
-    """Bytes of the file up to the end of this chunk, header and head too."""
+    """The bytes from the start of the file to the end of this chunk."""
 
 
 class Stages(list[Stage]):
-    """The stages of a file; prints as a table."""
+    """The stages of a file; they print as a table."""
 
     def __str__(self) -> str:
         rows = [(s.kind, str(s.state or "-"), s.bytes, s.cumulative) for s in self]
@@ -43,7 +43,7 @@ class Stages(list[Stage]):
 
 
 def open(path: str | Path, *, partial: bool = False) -> "PofFile":
-    """Open a file without loading it; arguments as in `pof.load`."""
+    """Open a file without loading it; the arguments are those of `pof.load`."""
     return PofFile(path, partial=partial)
 
 
@@ -51,8 +51,8 @@ class PofFile:
     """An open file: its stages, its metadata, and its tensors at any sparsity.
 
     Args:
-        path: as in `pof.load`.
-        partial: as in `pof.load`.
+        path: a path or URL, as in `pof.load`.
+        partial: accept a file that is cut off, as in `pof.load`.
     """
 
     def __init__(self, path: str | Path, *, partial: bool = False) -> None:
@@ -70,7 +70,7 @@ class PofFile:
             self._starts[chunk] = (position, size, checksum)
             position += size
         self.size = position
-        """Bytes of the whole file."""
+        """The size of the whole file in bytes."""
         self._there = self._check_length(partial)
         self._states = states_after(self._head.stages, whole=self._head.whole)
 
@@ -79,23 +79,23 @@ class PofFile:
 
     @property
     def head(self) -> Head:
-        """What is in the file."""
+        """The file's table of contents."""
         return self._head
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The strings that were saved with it."""
+        """The strings that were saved with the model, by name."""
         return dict(self._head.metadata)
 
     @property
     def elements(self) -> int:
-        """How many numbers the tensors have in all."""
+        """The number of elements in all tensors together."""
         sizes = {tensor.name: tensor.elements for tensor in self._head.tensors if not tensor.target}
         return sum(sizes[tensor.target or tensor.name] for tensor in self._head.tensors)
 
     @property
     def stages(self) -> Stages:
-        """Every chunk that is wholly there, in order."""
+        """Every chunk that is complete, in order."""
         found = Stages()
         for chunk, state in zip(chunks_of(self._head.stages), self._states, strict=True):
             start, size, _ = self._starts[chunk]
@@ -105,9 +105,9 @@ class PofFile:
 
     @property
     def densest(self) -> State:
-        """The densest state that is wholly there."""
+        """The densest state that is complete."""
         if self._head.whole and self._there < self.size:
-            raise PofFileError(f"{self.name!r} is cut off, and with fixed sparsities only the whole file can be used")
+            raise PofFileError(f"{self.name!r} is cut off, but its sparse states need the whole file")
         states = [stage.state for stage in self.stages if stage.state is not None]
         if not states:
             raise PofFileError(f"{self.name!r} is cut off before its first stage ends")
@@ -118,13 +118,13 @@ class PofFile:
         return self.tensors(asked_state(sparsity, recover_from))
 
     def bytes_for(self, sparsity: float = 0.0, recover_from: float | None = None) -> int:
-        """How many bytes are read for a state, header and head too."""
+        """How many bytes are read for a state, including the header and the head."""
         needed = needed_for(asked_state(sparsity, recover_from), self._head.stages, whole=self._head.whole)
         chunks = chunks_for(needed, self._head.stages)
         return self._starts[BASE][0] + sum(self._starts[chunk][1] for chunk in chunks)
 
     def kept_statistics(self) -> list[State]:
-        """The states whose BatchNorm statistics are in the file; reads all of it."""
+        """The states whose BatchNorm statistics are in the file; this reads the whole file."""
         shapes = {tensor.name: tensor.shape for tensor in self._head.of_role("plain")}
         channels = sum(prod(shapes[name]) for norm in statistics_stream.norms_of(shapes) for name in norm)
         everything = needed_for(DENSE, self._head.stages, whole=self._head.whole)
@@ -138,12 +138,12 @@ class PofFile:
 
     def tensors(self, state: State) -> "dict[str, Tensor]":
         """The tensors in `state`, under the model's own keys."""
-        # Imported here: what is in a file can be looked at without torch.
+        # Imported here, so that a file's table of contents can be read without torch.
         from pof.file.state_tensors import tensors_of
 
         needed = needed_for(state, self._head.stages, whole=self._head.whole)
         try:
-            # Read and checked before the decoder makes room for the weights that the head claims.
+            # Read and check everything before the decoder allocates the weights that the head claims.
             chunks = list(self._read(chunks_for(needed, self._head.stages)))
             check_sizes(self._head, sum(len(data) for _, data in chunks))
             return tensors_of(self._head, chunks, state, needed)
@@ -151,12 +151,12 @@ class PofFile:
             raise PofFileError(f"{self.name!r}: {error}") from None
 
     def _read(self, chunks: list[Chunk]) -> Iterable[tuple[Chunk, memoryview]]:
-        """The chunks' bytes, checked; neighbours are read together."""
+        """Read the chunks' bytes and check them; neighbours are read together."""
         runs: list[list[Chunk]] = []
         for chunk in chunks:
             start, size, _ = self._starts[chunk]
             if start + size > self._there:
-                raise PofFileError(f"the file is cut off before the end of its chunk {chunk.kind!r}, which this needs")
+                raise PofFileError(f"the file is cut off before the end of its chunk {chunk.kind!r}, which is needed")
             if runs and sum(self._starts[runs[-1][-1]][:2]) == start:
                 runs[-1].append(chunk)
             else:
@@ -174,12 +174,12 @@ class PofFile:
                 yield chunk, part
 
     def _check_length(self, partial: bool) -> int:
-        """How many bytes are there."""
+        """The number of bytes that are there; an error if it is not as expected."""
         there = self._source.size()
         if there is None:
             return self.size
         if there > self.size:
-            raise PofFileError(f"{self.name!r} has {there - self.size} bytes too many at its end")
+            raise PofFileError(f"{self.name!r} has {there - self.size} extra bytes at its end")
         if there < self.size and not partial:
             raise PofFileError(
                 f"{self.name!r} is cut off: {there} of {self.size} bytes; "

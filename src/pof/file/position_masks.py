@@ -1,4 +1,4 @@
-"""Which positions are meant, as streams of symbols: see "Positions" in SPEC.md."""
+"""Code positions as streams of symbols. See "Positions" in SPEC.md."""
 
 from ctypes import CDLL
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from pof.file.position_patterns import KERNEL, Patterns, Symbols, gather_table, 
 from pof.file.streams import Bytes, StreamReader, StreamWriter
 
 PER_BYTE = {1: 8, 2: 4, 3: 2, 4: 2}
-"""How many small symbols share a byte; others take one each."""
+"""How many symbols of so many bits share a byte; larger symbols take one byte each."""
 
 
 def _contexts(size: int) -> range:
@@ -21,13 +21,13 @@ def _contexts(size: int) -> range:
 
 @dataclass
 class MaskWriter:
-    """Gathers the symbols of many weights, by context."""
+    """Collects the symbols of many tensors, by context: the number of free positions in a group."""
 
     _parts: dict[tuple[int, int], list[Bytes]] = field(default_factory=dict)
     _ninth: dict[int, list[Bytes]] = field(default_factory=dict)
 
     def add(self, taken: Patterns, own: Patterns, size: int) -> None:
-        """The positions `own` of one weight, of those that are not `taken`."""
+        """Add the positions `own` of one tensor, which are among those that are not `taken`."""
         native = core()
         if native is not None:
             self._add_fast(native, taken, own, size)
@@ -68,7 +68,7 @@ class MaskWriter:
                 self._ninth.setdefault(number, []).append(np.packbits(chosen, bitorder="little"))
 
     def write(self, out: StreamWriter) -> None:
-        """The 26 streams."""
+        """Add the 26 streams to `out`."""
         for size in (8, KERNEL):
             for context in _contexts(size):
                 out.add(self._parts.get((size, context), []))
@@ -77,7 +77,7 @@ class MaskWriter:
 
 
 class MaskReader:
-    """Gives the patterns of many weights back, in the order in which they were added."""
+    """Reads the patterns of many tensors, in the order in which they were added."""
 
     def __init__(self, streams: StreamReader) -> None:
         self._streams = {(size, context): Cursor(streams.next()) for size in (8, KERNEL) for context in _contexts(size)}
@@ -85,7 +85,7 @@ class MaskReader:
         self._fast: dict[int, _Fast] = {}
 
     def next(self, taken: Patterns, size: int) -> Patterns:
-        """The positions of the next weight, of those that are not `taken`."""
+        """The positions of the next tensor, which are among those that are not `taken`."""
         native = core()
         if native is not None:
             return self._next_fast(native, taken, size)
@@ -131,7 +131,7 @@ class MaskReader:
         return symbols
 
     def end(self) -> None:
-        """Raise if something is left."""
+        """Raise an error if anything is left."""
         for streams in self._fast.values():
             streams.forward()
         for cursor in (*self._streams.values(), *self._ninth):
@@ -139,7 +139,7 @@ class MaskReader:
 
 
 class _Fast:
-    """The streams of one size of group, as the compiled core reads them on from weight to weight."""
+    """The streams for one group size, which the compiled core reads from tensor to tensor."""
 
     def __init__(self, cursors: list[Cursor]) -> None:
         self._cursors = cursors
@@ -149,7 +149,7 @@ class _Fast:
         self.arguments = (addresses(self._streams), address(self._lengths), address(self._used))
 
     def forward(self) -> None:
-        """Let the cursors know how much was read."""
+        """Move the cursors past what the core has read."""
         for cursor, used in zip(self._cursors, self._used.tolist(), strict=True):
             cursor.take(used)
 

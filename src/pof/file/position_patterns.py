@@ -1,4 +1,4 @@
-"""Positions as patterns of groups of 8 or 9, and the tables that turn them into symbols. See SPEC.md."""
+"""Positions as patterns of 8 or 9 bits, one per group, and the tables that turn them into symbols. See SPEC.md."""
 
 from functools import cache
 from typing import Any
@@ -10,20 +10,20 @@ from pof.core.library import address, core, int64
 from pof.file.streams import Bytes
 
 Patterns = NDArray[Any]
-"""Of type uint16, one a group."""
+"""An array of uint16, with one pattern per group."""
 Symbols = NDArray[Any]
-"""Of type uint16."""
+"""An array of uint16."""
 
 KERNEL = 9
 
 
 def group_size(shape: tuple[int, ...]) -> int:
-    """9 for kernels of 3 x 3, else 8."""
+    """The number of positions in a group: 9 for 3 x 3 kernels, else 8."""
     return KERNEL if len(shape) >= 3 and tuple(shape[-2:]) == (3, 3) else 8
 
 
 def patterns_of(members: NDArray[np.bool_], size: int) -> Patterns:
-    """The pattern of each group of `size` flat positions; what is beyond the end is not set."""
+    """The pattern of each group of `size` flat positions; bits beyond the end are not set."""
     count = -(-len(members) // size)
     native = core()
     if native is not None:
@@ -57,7 +57,7 @@ def members_of(patterns: Patterns, size: int, count: int) -> NDArray[np.bool_]:
 
 
 def taken_beyond(count: int, size: int) -> Patterns:
-    """Patterns in which only what is beyond the end of `count` positions is taken."""
+    """Patterns in which only the positions beyond the first `count` are taken."""
     taken = np.zeros(-(-count // size), np.uint16)
     if count % size:
         taken[-1] = (1 << size) - (1 << count % size)
@@ -66,7 +66,7 @@ def taken_beyond(count: int, size: int) -> Patterns:
 
 @cache
 def ones(size: int) -> Bytes:
-    """How many bits are set, by pattern."""
+    """A table of how many bits are set in each pattern."""
     found: Bytes = _bits(size).sum(1, dtype=np.uint8)
     return found
 
@@ -78,7 +78,7 @@ def _bits(size: int) -> NDArray[np.bool_]:
 
 @cache
 def gather_table(size: int) -> Symbols:
-    """By (free pattern, pattern): the bits at the free positions, moved together."""
+    """A table by (free pattern, pattern) of the bits at the free positions, moved together."""
     free, pattern = (axis.astype(np.uint16) for axis in np.mgrid[: 1 << size, : 1 << size])
     table, place = np.zeros_like(free), np.zeros_like(free)
     for i in range(size):
@@ -90,7 +90,7 @@ def gather_table(size: int) -> Symbols:
 
 @cache
 def spread_table(size: int) -> Patterns:
-    """By (free pattern, symbol): the bits of the symbol, moved to the free positions."""
+    """A table by (free pattern, symbol) of the symbol's bits, moved to the free positions."""
     free, symbol = (axis.astype(np.uint16) for axis in np.mgrid[: 1 << size, : 1 << size])
     table, place = np.zeros_like(free), np.zeros_like(free)
     for i in range(size):

@@ -1,4 +1,4 @@
-"""The tensors of a state, from what was read of a file, ranked as a live model is."""
+"""Make the tensors of a state from the chunks of a file, ranked as in a live model."""
 
 from collections.abc import Iterable
 from typing import cast

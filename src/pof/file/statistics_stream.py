@@ -1,6 +1,6 @@
-"""Which normalisation layers a file has, the stream that holds their statistics, and states between those kept.
+"""The normalisation layers of a file, the stream of their statistics, and states between the stored ones.
 
-Needs numpy only. `stored_statistics` turns what is in the stream into statistics. See SPEC.md.
+This needs only numpy. `stored_statistics` turns the content of the stream into statistics. See SPEC.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,20 +15,20 @@ from pof.ranking.sparsity_state import DENSE, State
 
 MEAN, VARIANCE = ".running_mean", ".running_var"
 Differences = NDArray[np.int16]
-"""How the statistics of a state differ from the dense ones, in steps, as they are stored."""
+"""The differences of a state's statistics from the dense ones, in steps, as they are stored."""
 RealDifferences = NDArray[np.float64]
-"""The same as real numbers: means in dense deviations, variances in doublings."""
+"""The same differences as real numbers: means in dense standard deviations, variances in doublings."""
 
 
 class Norm(NamedTuple):
-    """A normalisation layer: the names of its two tensors."""
+    """The names of the two tensors of a normalisation layer."""
 
     mean: str
     variance: str
 
 
 def norms_of(shapes: Mapping[str, Sequence[int]]) -> list[Norm]:
-    """The normalisation layers whose statistics are among tensors of these shapes, in their order."""
+    """The normalisation layers among the tensors with these names and shapes, in their order."""
     means = [name for name in shapes if f".{name}".endswith(MEAN)]
     pairs = [Norm(name, name[: len(name) - len(MEAN) + 1] + VARIANCE[1:]) for name in means]
     return [p for p in pairs if p.variance in shapes and tuple(shapes[p.variance]) == tuple(shapes[p.mean])]
@@ -46,7 +46,7 @@ def encode(states: Sequence[tuple[State, Differences]]) -> Bytes:
 
 
 def decode(data: Bytes, channels: int) -> dict[State, Differences]:
-    """The inverse of `encode`, for so many differences per state."""
+    """The inverse of `encode`, for `channels` differences per state."""
     size = 16 + 2 * channels
     if len(data) % size:
         raise PofFileError("the statistics have a wrong length")
@@ -54,7 +54,7 @@ def decode(data: Bytes, channels: int) -> dict[State, Differences]:
     for row in data.reshape(-1, size):
         sparsity, recover_from = (float(end) for end in row[:16].copy().view(np.float64))
         if not 0.0 <= recover_from <= sparsity < 1.0:
-            raise PofFileError("the statistics belong to no state")
+            raise PofFileError("the statistics are for a state that cannot exist")
         low = row[16 : 16 + channels] if before is None else row[16 : 16 + channels] + before
         before = low
         pair = np.stack([low, row[16 + channels :]], axis=1)
@@ -63,10 +63,10 @@ def decode(data: Bytes, channels: int) -> dict[State, Differences]:
 
 
 def between(known: Mapping[State, RealDifferences], state: State) -> RealDifferences | None:
-    """The differences for `state`: its own, or those between its neighbours; None if there are none.
+    """The differences for `state`: its own, or interpolated between its neighbours; None if there are none.
 
-    Pruned states are a line over the sparsity. So are the bands from one ratio; between two such lines there is a band
-    from a ratio in the middle.
+    Pruned states form a line over the sparsity, and so do the bands that start at one ratio. A band that starts at
+    another ratio lies between two such lines.
     """
     if state == DENSE:
         return None
@@ -86,21 +86,21 @@ def between(known: Mapping[State, RealDifferences], state: State) -> RealDiffere
 
 
 def _lines(known: Mapping[State, RealDifferences]) -> dict[float | None, dict[float, RealDifferences]]:
-    """The known differences by sparsity: of pruned states under None, and of bands under the ratio they begin at."""
+    """The known differences by sparsity: those of pruned states under None, those of bands under their first ratio."""
     pruned: dict[float, RealDifferences] = {s.sparsity: steps for s, steps in known.items() if s.is_pruned}
     if known:
         pruned[0.0] = np.zeros(len(next(iter(known.values()))))
     lines: dict[float | None, dict[float, RealDifferences]] = {None: pruned}
     for band, steps in known.items():
         if not band.is_pruned:
-            # A band without width is a pruned state.
+            # A band of zero width is a pruned state.
             line = lines.setdefault(band.recover_from, {band.recover_from: _on_line(pruned, band.recover_from)})
             line[band.sparsity] = steps
     return lines
 
 
 def _on_line(line: Mapping[float, RealDifferences], sparsity: float) -> RealDifferences:
-    """Between the two neighbours, or the last one."""
+    """Interpolate between the two neighbours; beyond the last one, use it unchanged."""
     below = max(known for known in line if known <= sparsity)
     above = min((known for known in line if known >= sparsity), default=below)
     return _mixed(line[below], line[above], 0.0 if above == below else (sparsity - below) / (above - below))

@@ -1,4 +1,4 @@
-"""BatchNorm statistics of states, small: as quantised differences to those of the dense network. See SPEC.md."""
+"""Store the BatchNorm statistics of states as small, quantised differences from the dense ones. See SPEC.md."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,23 +10,23 @@ from pof.file.statistics_stream import Differences, Norm, RealDifferences
 
 EPSILON = 1e-5
 MEAN_STEPS, VARIANCE_STEPS = 64.0, 32.0
-"""Steps of a standard deviation, and of a doubling of the variance."""
+"""The number of steps in a standard deviation, and in a doubling of the variance."""
 
 QUIET = 2.0**-12
-"""The least variance, of the dense one, that means are stored as finely as it needs."""
+"""The variance, relative to the dense one, below which the steps of means hardly get any finer."""
 
 OFTEN, SELDOM = -16384, 32768
-"""Steps of variances end at the first; below it they are, with those of the mean, a number of 30 bits (`_absolute`)."""
+"""Steps of variances end at the first. Below it, the second is their offset in a number of 30 bits (`_absolute`)."""
 
 TOLERATED = 0.125
-"""Of the state's own deviation, by which a mean may be wrong before it is kept as such a number."""
+"""How far off a mean may be, in the state's own deviations, before it is stored as such a number."""
 
 QUARTERS = 4.0
-"""Steps of a doubling of the variance over `EPSILON`, in such a number."""
+"""The steps in a doubling of the variance, counted from `EPSILON` up, in such a number."""
 
 
 def differences(dense: Mapping[str, Tensor], state: Mapping[str, Tensor], norms: Sequence[Norm]) -> Differences:
-    """How the statistics of a state differ from the dense ones, in steps."""
+    """The differences of a state's statistics from the dense ones, in steps."""
     parts = []
     for mean, variance in norms:
         mean0, variance0 = dense[mean].double(), dense[variance].double() + EPSILON
@@ -44,10 +44,10 @@ def differences(dense: Mapping[str, Tensor], state: Mapping[str, Tensor], norms:
 
 
 def _absolute(means: Tensor, quarters: Tensor) -> tuple[Tensor, Tensor]:
-    """24 bits of each mean and 6 of its variance, as the variance's steps and the mean's.
+    """Pack 24 bits of each mean and 6 of its variance into the steps of the variance and of the mean.
 
-    For channels that are all but silent in a state and loud in the dense network: no difference to the dense mean is
-    fine enough, since BatchNorm divides by next to nothing.
+    This is for channels that are almost silent in a state but loud in the dense network: no difference from the dense
+    mean is fine enough for them, since BatchNorm divides by almost nothing.
     """
     bits = means.float().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
     top = (bits + 0x80).clamp(max=0xFFFFFFFF) >> 8
@@ -57,7 +57,7 @@ def _absolute(means: Tensor, quarters: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _from_absolute(high: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
-    """The means and the variances (with `EPSILON`) that `_absolute` made these of."""
+    """The inverse of `_absolute`: the means, and the variances plus `EPSILON`."""
     number = ((high.to(torch.int64) + SELDOM) << 16) | (low.to(torch.int64) & 0xFFFF)
     bits = (number >> 6) << 8
     means = torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32).view(torch.float32)
@@ -69,16 +69,16 @@ def _steps(values: Tensor) -> Tensor:
 
 
 def _mean_scale(doublings: Tensor) -> Tensor:
-    """The unit of a mean's steps, in dense standard deviations: the state's own deviation, where that is smaller.
+    """The unit of a mean's steps, in dense standard deviations: the state's own deviation where that is smaller.
 
-    BatchNorm divides by that deviation: of a channel that pruning has silenced, a mean that is a little off would
-    come out as a loud one.
+    BatchNorm divides by that deviation: if the mean of a channel that pruning has silenced were slightly off, the
+    channel would come out loud.
     """
     return (torch.exp2(doublings) + QUIET).clamp(max=1.0).sqrt()
 
 
 def real(dense: Mapping[str, Tensor], steps: Differences, norms: Sequence[Norm]) -> RealDifferences:
-    """The differences that the steps of a state stand for: means in dense deviations, variances in doublings."""
+    """The real differences behind a state's steps: means in dense standard deviations, variances in doublings."""
     found, position = [], 0
     for mean, variance in norms:
         size = dense[mean].numel()
@@ -96,7 +96,7 @@ def real(dense: Mapping[str, Tensor], steps: Differences, norms: Sequence[Norm])
 
 
 def apply(dense: Mapping[str, Tensor], differences: RealDifferences, norms: Sequence[Norm]) -> dict[str, Tensor]:
-    """The statistics by tensor name, from `real` differences."""
+    """The statistics, by tensor name, for `real` differences."""
     found, position = {}, 0
     for mean, variance in norms:
         shape, size = dense[mean].shape, dense[mean].numel()

@@ -1,4 +1,4 @@
-"""The streams of a chunk: deflated where that helps, never larger in memory than the file can justify."""
+"""The streams of a chunk: deflated where that helps, and never larger in memory than their length allows."""
 
 import os
 import zlib
@@ -14,22 +14,22 @@ from pof.core.library import address, addresses, core, int64
 from pof.errors import PofFileError
 
 Bytes = NDArray[Any]
-"""Of type uint8. Spelled loosely, as all arrays here: numpy types do not survive the arithmetic."""
+"""An array of uint8. Its type is loose, as for all arrays here: numpy's types do not survive arithmetic."""
 
 STORED, DEFLATED, SEVENS = 0, 1, 2
-"""As it is; raw deflate; numbers below 128 in 7 bits each, which where they are noise is as small and faster."""
+"""How a stream is stored: unchanged, by raw deflate, or as 7-bit numbers (for noise as small, and faster)."""
 DEFLATE_MOST = 1032
-"""Deflate makes at most so many bytes of one."""
+"""The most bytes that one byte of deflate can expand to."""
 SLACK = 64
 THREADS = 4
-"""Streams that are deflated at the same time, at most."""
+"""How many streams are deflated at the same time, at most."""
 BLOCK = 16384
-"""Parts of at least so many bytes get code tables of their own."""
+"""Parts of at least this many bytes get their own code tables."""
 SMALL = 1 << 16
 """Streams up to this size are also tried with the slow search for repetitions."""
 SAMPLE = 1 << 16
 NOISE = 0.015
-"""So many bits from the most that there can be, a sample is noise, of which no code can make use."""
+"""If a sample's entropy is within this many bits of the maximum, it is noise, which no code can shrink."""
 
 
 class StreamWriter:
@@ -39,12 +39,12 @@ class StreamWriter:
         self._streams: list[list[Bytes]] = []
 
     def add(self, parts: Iterable[Bytes]) -> None:
-        """One more stream: the parts (one a weight) joined. Parts only guide where code tables change."""
+        """Add a stream: the parts (one per tensor), joined. They only determine where code tables may change."""
         self._streams.append([part for part in parts if len(part)])
 
     def chunk(self) -> bytes:
         """The whole chunk."""
-        # In threads, as zlib lets others run meanwhile.
+        # Threads help here, as zlib releases the interpreter lock.
         with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS)) as pool:
             found = list(pool.map(_smallest, self._streams))
         table = [
@@ -55,7 +55,7 @@ class StreamWriter:
 
 
 class StreamReader:
-    """Gives back the streams of one chunk, in order."""
+    """Reads the streams of one chunk, in order."""
 
     def __init__(self, chunk: bytes | memoryview) -> None:
         cursor = VarintReader(np.frombuffer(chunk, np.uint8))
@@ -75,25 +75,25 @@ class StreamReader:
         return found
 
     def last(self) -> Bytes:
-        """The last stream, decoded; those before it are passed over."""
+        """The last stream, decoded; those before it are skipped."""
         *_, found = self._streams
         return found
 
     def end(self) -> None:
-        """Raise if there are more streams than were read."""
+        """Raise an error if there are more streams than were read."""
         if next(self._streams, None) is not None:
             raise PofFileError("a chunk has too many streams")
 
 
 class VarintReader:
-    """Reads varints from bytes."""
+    """Reads varints from an array of bytes."""
 
     def __init__(self, data: Bytes) -> None:
         self._data = data
         self.position = 0
 
     def byte(self) -> int:
-        """One byte."""
+        """The next byte."""
         if self.position >= len(self._data):
             raise PofFileError("a list of numbers ends too early")
         value = int(self._data[self.position])
@@ -101,7 +101,7 @@ class VarintReader:
         return value
 
     def next(self) -> int:
-        """One number of up to 63 bits."""
+        """The next number, of up to 63 bits."""
         value = shift = 0
         while True:
             byte = self.byte()
@@ -114,7 +114,7 @@ class VarintReader:
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, low bits first."""
+    """The number in seven bits per byte, low bits first."""
     out = bytearray()
     while value >= 128:
         out.append(value & 127 | 128)
@@ -124,7 +124,7 @@ def varint(value: int) -> bytes:
 
 
 def deflate(parts: Sequence[Bytes | bytes], strategy: int = zlib.Z_DEFAULT_STRATEGY, level: int = 9) -> bytes:
-    """Raw deflate of the parts joined; a large part begins with new code tables."""
+    """Raw deflate of the joined parts; a large part starts new code tables."""
     packer = zlib.compressobj(level, zlib.DEFLATED, -15, 9, strategy)
     out, pending = [], 0
     for part in parts:
@@ -137,13 +137,13 @@ def deflate(parts: Sequence[Bytes | bytes], strategy: int = zlib.Z_DEFAULT_STRAT
 
 
 def inflate(data: bytes | memoryview, size: int) -> Bytes:
-    """The `size` bytes that `data` holds; anything else is an error. Nothing larger is ever allocated."""
+    """Inflate `data` to exactly `size` bytes; any other length is an error, and nothing larger is ever allocated."""
     _check_claim(size, len(data))
     return _inflated([data], [size])[0]
 
 
 def _decoded(data: memoryview, entries: Sequence[tuple[int, int, int]]) -> list[Bytes]:
-    """All streams of a chunk, from their bytes and the table of sizes, lengths and methods."""
+    """Decode all streams of a chunk from their bytes and the table of sizes, lengths and methods."""
     streams, position, deflated = [], 0, []
     for number, (size, length, method) in enumerate(entries):
         streams.append(np.frombuffer(data[position : position + length], np.uint8))
@@ -159,7 +159,7 @@ def _decoded(data: memoryview, entries: Sequence[tuple[int, int, int]]) -> list[
             raise PofFileError(f"a stream has the unknown method {method}")
         elif size != length:
             raise PofFileError("a stored stream has a wrong length")
-    # Long ones first, as several are decoded side by side.
+    # Long ones come first, as several are decoded in parallel.
     deflated.sort(key=lambda number: -entries[number][1])
     found = _inflated([streams[number].data for number in deflated], [entries[number][0] for number in deflated])
     for number, stream in zip(deflated, found, strict=True):
@@ -187,18 +187,18 @@ def _inflated_by_zlib(data: bytes | memoryview, size: int) -> Bytes:
     except zlib.error as error:
         raise PofFileError(f"a stream cannot be inflated ({error})") from None
     if len(found) != size or rest or not unpacker.eof or unpacker.unused_data:
-        raise PofFileError("a stream has another length than it claims")
+        raise PofFileError("a stream does not have the length that it claims")
     return np.frombuffer(found, np.uint8)
 
 
 def _check_claim(size: int, length: int) -> None:
-    """Raise if no deflated stream of `length` bytes can hold `size` of them: before memory is asked for."""
+    """Refuse a `size` that `length` deflated bytes cannot hold, before any memory is allocated."""
     if size > DEFLATE_MOST * length + SLACK:
         raise PofFileError(f"{length} bytes claim to hold {size}")
 
 
 def _smallest(parts: Sequence[Bytes]) -> tuple[bytes, int]:
-    """The shortest way to write the parts, and its number."""
+    """The parts in their shortest form, and the number of its method."""
     size = sum(map(len, parts))
     stored = b"".join(part.tobytes() for part in parts)
     entropy = _sampled_entropy(stored) if size > SMALL else 0.0
@@ -210,7 +210,7 @@ def _smallest(parts: Sequence[Bytes]) -> tuple[bytes, int]:
             return _to_sevens(numbers).tobytes(), SEVENS
     strategies = [zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE]
     if size > SMALL:
-        # A sample shows which is better.
+        # A sample shows which strategy is better.
         sample = [stored[: SAMPLE // 2], stored[-SAMPLE // 2 :]]
         strategies = [min(strategies, key=lambda strategy: len(deflate(sample, strategy)))]
     found = [deflate(parts, strategy) for strategy in strategies]
@@ -221,19 +221,19 @@ def _smallest(parts: Sequence[Bytes]) -> tuple[bytes, int]:
 
 
 def _sampled_entropy(data: bytes) -> float:
-    """Bits a byte of a sample, taken as independent."""
+    """The entropy of a sample in bits per byte, with bytes taken as independent."""
     counts = np.bincount(np.frombuffer(data, np.uint8)[:: max(1, len(data) // SAMPLE)], minlength=256)
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log2(shares)).sum())
 
 
 def sevens_length(count: int) -> int:
-    """Bytes of so many numbers of 7 bits; every 8 of them fill 7 bytes."""
+    """The bytes that `count` 7-bit numbers take; every 8 of them fill 7 bytes."""
     return 7 * (-(-count // 8))
 
 
 def _to_sevens(numbers: Bytes) -> Bytes:
-    """Each 8 numbers as one of 56 bits, the first lowest; the last ones are filled up with zeros."""
+    """Pack every 8 numbers into one of 56 bits, the first one lowest; zeros fill up the last 8."""
     lanes = np.zeros((-(-len(numbers) // 8), 8), np.uint8)
     lanes.reshape(-1)[: len(numbers)] = numbers
     words = np.zeros(len(lanes), np.uint64)
@@ -243,7 +243,7 @@ def _to_sevens(numbers: Bytes) -> Bytes:
 
 
 def _from_sevens(packed: Bytes, count: int) -> Bytes:
-    """The inverse of `_to_sevens`; what fills up the end must be zero."""
+    """The inverse of `_to_sevens`; the numbers that fill up the end must be zero."""
     out = fresh(8 * (len(packed) // 7))
     native = core()
     if native is not None:

@@ -12,33 +12,33 @@ from pof.file.locations import suffix_of
 
 ENDINGS = (".safetensors", ".pth", ".pt")
 MOST_COPIES = 16
-"""How many times as large a safetensors file may be for tied tensors."""
+"""How many times as large as its tensors a safetensors file may be when tensors are tied."""
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None) -> int:
-    """Write a state_dict by the ending of `path`, whole or not at all; return its bytes.
+    """Write a state_dict, whole or not at all, and return the size of the file in bytes.
 
-    Only safetensors keeps the metadata.
+    The ending of `path` decides the format. Only safetensors keeps the metadata.
     """
     for name, value in tensors.items():
         if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_meta:
-            raise PofError(f"{name!r} of the state_dict is no plain tensor with values: take it out, or materialise it")
+            raise PofError(f"{name!r} of the state_dict is not a plain tensor with values: remove or materialise it")
     if suffix_of(path) == ".safetensors":
         _refuse_many_copies(tensors)
         with replacing(path) as temporary:
-            # Tied tensors are one memory, which safetensors does not write twice.
+            # Tied tensors share memory, which safetensors refuses to write twice.
             save_tensors({name: _plain(value) for name, value in tensors.items()}, temporary, metadata or {})
             return temporary.stat().st_size
     try:
         with replacing(path) as temporary:
             torch.save({name: value.detach().cpu() for name, value in tensors.items()}, temporary)
             return temporary.stat().st_size
-    except RuntimeError as error:  # torch's for a full disk
+    except RuntimeError as error:  # what torch raises for a full disk
         raise PofError(f"cannot write {str(path)!r}: {str(error).splitlines()[0]}") from None
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
-    """As safetensors' own `save_file`; a file that cannot be written is an OSError as everywhere else."""
+    """Like safetensors' own `save_file`, but a file that cannot be written is an OSError, as everywhere else."""
     try:
         from safetensors import SafetensorError
         from safetensors.torch import save_file
@@ -58,7 +58,7 @@ def _plain(value: Tensor) -> Tensor:
 
 
 def _refuse_many_copies(tensors: Mapping[str, Tensor]) -> None:
-    """Tied tensors are written once for each name: not if that makes a small file a huge one."""
+    """Refuse a file that would be huge because tied tensors are written once for each name."""
     once = {value.data_ptr(): value.nbytes for value in tensors.values()}
     if sum(value.nbytes for value in tensors.values()) > MOST_COPIES * sum(once.values()):
-        raise PofError("safetensors holds tied tensors once a name, which are too many here: write a .pth file")
+        raise PofError("safetensors stores tied tensors once per name, which is too often here: write a .pth file")

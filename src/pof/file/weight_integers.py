@@ -1,4 +1,4 @@
-"""Weights as integers: how a float, or an 8-bit level, is taken apart into sign, symbol and low bits. See SPEC.md."""
+"""Weights as integers: a float or an 8-bit level is split into sign, symbol and low bits. See SPEC.md."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,10 @@ from pof.file.number_types import ITEM_SIZES
 from pof.ranking.magnitude_bits import all_finite
 
 Integers = NDArray[Any]
-"""Of type uint8, uint16 or uint32: sign and magnitude."""
+"""An array of uint8, uint16 or uint32, as sign and magnitude."""
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_SIZES}
-"""What a file can hold, as torch has it."""
+"""The torch types that a file can hold, by name."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class Stored:
     name: str
     integer: type[np.unsignedinteger]
     low_bits: int
-    """Bits of a magnitude below its symbol."""
+    """The number of bits of a magnitude below its symbol."""
 
     @property
     def bytes(self) -> int:
-        """Of one weight."""
+        """The number of bytes of one weight."""
         return np.dtype(self.integer).itemsize
 
     @property
     def planes(self) -> int:
-        """Streams of low bits; the sign is the top bit of the last."""
+        """The number of streams of low bits; the sign is the top bit of the last one."""
         return (self.low_bits + 1) // 8
 
     @property
     def sign_bit(self) -> int:
-        """The place of the sign, above the symbol."""
+        """The position of the sign bit, above the symbol."""
         return 8 * self.bytes - 1
 
 
@@ -73,19 +73,19 @@ def to_integers(weight: Tensor, values: str, scales: Tensor | None) -> Integers:
 
 
 def held_as(stored: Stored, dtype: torch.dtype) -> type[np.unsignedinteger]:
-    """The integers that a reader holds the weights in: float16 is widened at once where the weight is float32."""
+    """The integer type of the weights in memory: float16 is widened at once if the weight is float32."""
     return np.uint32 if stored is HALF and dtype is torch.float32 else stored.integer
 
 
 def largest_symbol(stored: Stored, dtype: torch.dtype) -> int:
-    """The largest symbol of a finite number; those above have the exponent of infinity."""
+    """The largest symbol of a finite number; larger ones have the exponent of infinity."""
     if stored is LEVELS:
         return 127
     return 254 if stored is FLOAT32 or dtype is torch.bfloat16 else 0xF7
 
 
 def widened(halves: Integers) -> Integers:
-    """The integers of float16 numbers as those of float32."""
+    """The integers of float16 numbers, converted to those of float32."""
     wide: Integers = torch.from_numpy(halves.view(np.float16)).float().numpy().view(np.uint32)  # numpy takes 5x as long
     return wide
 
@@ -93,7 +93,7 @@ def widened(halves: Integers) -> Integers:
 def to_weight(
     integers: Integers, dtype: torch.dtype, shape: tuple[int, ...], values: str, scales: Tensor | None
 ) -> Tensor:
-    """The inverse of `to_integers`; of `dtype`, or as stored if that is float16."""
+    """The inverse of `to_integers`: a tensor of `dtype`, or of float16 if it is stored so."""
     if values == "int8":
         assert scales is not None
         levels = torch.from_numpy((integers & 127).astype(np.float32))
@@ -106,7 +106,7 @@ def to_weight(
 
 
 def rounded(name: str, weight: Tensor, values: str) -> tuple[Tensor, Tensor | None]:
-    """The weights as a reader will have them, and the rows' scales for `int8`."""
+    """The weights as a reader will see them, and for `int8` the scale of each row."""
     weight = weight.detach().cpu().contiguous()
     if not all_finite(weight):
         raise PofError(f"weight {name!r} holds NaN or inf: exclude it, or load finite weights first")

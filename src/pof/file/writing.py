@@ -1,4 +1,4 @@
-"""Writing a `.pof` file of tensors without their model. `pof.save` writes one of a model."""
+"""Write a `.pof` file from tensors without their model. `pof.save` writes one from a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +25,6 @@ def save_state_dict(
     exclude: Iterable[str] = (),
     metadata: Mapping[str, str] | None = None,
 ) -> int:
-    """As `pof.save`, of a state_dict without its model: names and shapes decide what is pruned."""
+    """Like `pof.save`, but for a state_dict without its model: names and shapes decide what is pruned."""
     writer = Encoder(contents_of_state_dict(state, include, exclude), values, stages, scope, magnitudes)
     return writer.write(path, metadata or {})

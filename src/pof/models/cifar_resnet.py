@@ -1,6 +1,6 @@
-"""The thin ResNets for 32 x 32 images (CIFAR), with shortcuts that have no parameters (option A).
+"""The thin ResNets for 32 x 32 images (CIFAR), with parameter-free shortcuts (option A).
 
-Three stages of 16, 32 and 64 channels; a network of depth 6n + 2 has n blocks a stage.
+They have three stages of 16, 32 and 64 channels; a network of depth 6n + 2 has n blocks per stage.
 
 Reference: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
 """
@@ -13,15 +13,15 @@ from pof.models.resnet import BasicBlock, kaiming_init
 
 
 class PadShortcut(nn.Module):
-    """Option A: keep every `stride`-th pixel, and put the new channels in as zeros, half on each side."""
+    """Option A: keep every `stride`-th pixel, and add the new channels as zeros, half on each side."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         """Build the shortcut.
 
         Args:
-            in_channels: channels of the input.
-            out_channels: channels of the output, at least `in_channels`.
-            stride: step between the pixels that are kept.
+            in_channels: the channels of the input.
+            out_channels: the channels of the output, at least `in_channels`.
+            stride: the step between the pixels that are kept.
         """
         super().__init__()
         extra = out_channels - in_channels
@@ -42,8 +42,8 @@ class CifarResNet(nn.Module):
         """Build the network.
 
         Args:
-            blocks: blocks in each stage; the network is `6 * blocks + 2` layers deep.
-            num_classes: outputs of the classifier.
+            blocks: the number of blocks in each stage; the network is `6 * blocks + 2` layers deep.
+            num_classes: the number of outputs.
         """
         super().__init__()
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
@@ -57,7 +57,7 @@ class CifarResNet(nn.Module):
         kaiming_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits, (N, num_classes), of images (N, 3, H, W)."""
+        """Return the logits (N, num_classes) of images (N, 3, H, W)."""
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.fc(torch.flatten(self.avgpool(x), 1))

@@ -1,4 +1,4 @@
-"""MobileNetV2, with the state_dict names and shapes of torchvision, and its CIFAR form.
+"""MobileNetV2, with torchvision's state_dict names and shapes, and its variant for CIFAR.
 
 Reference: Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks",
 CVPR 2018. The rows of `_STAGES` are those of the paper's table 2.
@@ -25,7 +25,7 @@ _CIFAR_STAGES = (_STAGES[0], (6, 24, 2, 1), *_STAGES[2:])
 
 
 def _scaled(channels: int, width_mult: float) -> int:
-    """Return `channels * width_mult` as a multiple of 8, at most 10 % below the product."""
+    """Round `channels * width_mult` to a multiple of 8, at most 10 % below the product."""
     exact = channels * width_mult
     rounded = max(8, int(exact + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * exact else rounded
@@ -40,16 +40,16 @@ def _conv_bn_relu(in_channels: int, out_channels: int, kernel: int, stride: int 
 
 
 class InvertedResidual(nn.Module):
-    """Widen (1 x 1), filter each channel (3 x 3), project (1 x 1, linear); add the input where shapes fit."""
+    """Widen (1 x 1), filter each channel (3 x 3), project (1 x 1, linear); add the input if shapes match."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
         """Build the block.
 
         Args:
-            in_channels: channels of the input.
-            out_channels: channels of the output.
-            stride: stride of the 3 x 3 convolution.
-            expansion: how much wider than the input the 3 x 3 convolution is; 1 leaves the widening out.
+            in_channels: the channels of the input.
+            out_channels: the channels of the output.
+            stride: the stride of the 3 x 3 convolution.
+            expansion: how many times as wide as the input the 3 x 3 convolution is; 1 skips the widening.
         """
         super().__init__()
         hidden = in_channels * expansion
@@ -69,7 +69,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """A 3 x 3 stem, 17 inverted residuals, a 1 x 1 convolution, and a linear classifier behind dropout."""
+    """A 3 x 3 stem, 17 inverted residuals, a 1 x 1 convolution, dropout, and a linear classifier."""
 
     def __init__(
         self, num_classes: int = 1000, width_mult: float = 1.0, dropout: float = 0.2, cifar: bool = False
@@ -77,10 +77,10 @@ class MobileNetV2(nn.Module):
         """Build the network.
 
         Args:
-            num_classes: outputs of the classifier.
-            width_mult: factor on every layer's channels, rounded to a multiple of 8; the last convolution has
-                1,280 or more.
-            dropout: dropout probability before the classifier.
+            num_classes: the number of outputs.
+            width_mult: a factor for every layer's channels, which are rounded to a multiple of 8; the last
+                convolution has at least 1,280.
+            dropout: the dropout probability before the classifier.
             cifar: keep the resolution in the stem and in the first strided stage, for 32 x 32 images.
         """
         super().__init__()
@@ -100,14 +100,14 @@ class MobileNetV2(nn.Module):
         _init(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits, (N, num_classes), of images (N, 3, H, W)."""
+        """Return the logits (N, num_classes) of images (N, 3, H, W)."""
         x = F.adaptive_avg_pool2d(self.features(x), (1, 1))
         logits: Tensor = self.classifier(torch.flatten(x, 1))
         return logits
 
 
 def _init(model: nn.Module) -> None:
-    """Initialise as torchvision does; BatchNorm's own defaults (weight 1, bias 0) are already that."""
+    """Initialise as torchvision does; BatchNorm's own defaults (weight 1, bias 0) are right already."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")

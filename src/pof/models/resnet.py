@@ -1,7 +1,7 @@
-"""ResNets for 224 x 224 images, with the state_dict names and shapes of torchvision.
+"""ResNets for 224 x 224 images, with torchvision's state_dict names and shapes.
 
-A checkpoint of torchvision's `resnet18`, `resnet34` or `resnet50` loads as it is. The bottleneck strides on
-its 3 x 3 convolution (known as v1.5), as torchvision does.
+A checkpoint of torchvision's `resnet18`, `resnet34` or `resnet50` loads unchanged. The bottleneck has its stride in
+the 3 x 3 convolution (known as v1.5), as in torchvision.
 
 Reference: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
 """
@@ -29,10 +29,10 @@ class BasicBlock(nn.Module):
         """Build the block.
 
         Args:
-            in_channels: channels of the input.
-            width: channels of both convolutions, and of the output.
-            stride: stride of the first convolution.
-            downsample: makes the input fit the output; None where it already does.
+            in_channels: the channels of the input.
+            width: the channels of both convolutions, and of the output.
+            stride: the stride of the first convolution.
+            downsample: makes the input fit the output; None if it already does.
         """
         super().__init__()
         self.conv1 = _conv3x3(in_channels, width, stride)
@@ -60,10 +60,10 @@ class Bottleneck(nn.Module):
         """Build the block.
 
         Args:
-            in_channels: channels of the input.
-            width: channels of the 3 x 3 convolution.
-            stride: stride of the 3 x 3 convolution.
-            downsample: makes the input fit the output; None where it already does.
+            in_channels: the channels of the input.
+            width: the channels of the 3 x 3 convolution.
+            stride: the stride of the 3 x 3 convolution.
+            downsample: makes the input fit the output; None if it already does.
         """
         super().__init__()
         self.conv1 = _conv1x1(in_channels, width)
@@ -86,9 +86,9 @@ class Bottleneck(nn.Module):
 
 
 def kaiming_init(model: nn.Module) -> None:
-    """Draw every convolution of `model` from Kaiming's normal over the fan-out, in place.
+    """Initialise every convolution of `model` in place with Kaiming's normal distribution over the fan-out.
 
-    BatchNorm (weight 1, bias 0) and linear layers keep torch's own defaults, as they do in torchvision.
+    BatchNorm (weight 1, bias 0) and linear layers keep torch's own defaults, as in torchvision.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -105,8 +105,8 @@ class ResNet(nn.Module):
 
         Args:
             block: the kind of block.
-            depths: blocks in each of the four stages.
-            num_classes: outputs of the classifier.
+            depths: the number of blocks in each of the four stages.
+            num_classes: the number of outputs.
         """
         super().__init__()
         first, second, third, fourth = depths
@@ -123,7 +123,7 @@ class ResNet(nn.Module):
         kaiming_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits, (N, num_classes), of images (N, 3, H, W)."""
+        """Return the logits (N, num_classes) of images (N, 3, H, W)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(torch.flatten(self.avgpool(x), 1))

@@ -1,1 +1,1 @@
-"""From a model to a program, and the engines that run it: unstructured sparsity that is faster on a CPU."""
+"""Turn a model into a program and run it, so that unstructured sparsity is faster on a CPU."""

@@ -1,4 +1,4 @@
-"""From a model to its program, by `torch.export`."""
+"""Turn a model into its program with `torch.export`."""
 
 import operator
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from pof.runtime.torch_export import exported_graph, functional
 
 aten = torch.ops.aten
 SAME_WITHOUT_STRIDES = {aten.view.default: aten.reshape.default, aten.view_copy.default: aten.reshape.default}
-"""Operations that fail on tensors whose memory has another order, and ones that give the same for any."""
+"""Operations that need a certain memory order, each with one that gives the same result in any order."""
 NEEDS_STRIDES = (aten.as_strided.default, aten.as_strided_copy.default, aten.view.dtype)
 
 
 def capture(model: nn.Module, example: Sequence[Any]) -> Program:
-    """The program of `model` for inputs like `example`: of other sizes of batch too, where export can do that.
+    """The program of `model` for inputs like `example`, and for other batch sizes where export allows them.
 
     Raises:
         PofError: the model cannot be exported.
@@ -67,7 +67,7 @@ def _program(exported: torch.export.ExportedProgram, example: Sequence[Any]) -> 
 
 
 def _outputs(exported: torch.export.ExportedProgram) -> tuple[Any, Changes]:
-    """What the model gives back, and what it changes: inputs and buffers."""
+    """What the model returns, and which inputs and buffers it changes."""
     found: list[Any] = []
     inputs, buffers = dict[str, str](), dict[str, str]()
     names = {target: name for name, target in exported.graph_signature.inputs_to_buffers.items()}
@@ -79,7 +79,7 @@ def _outputs(exported: torch.export.ExportedProgram) -> tuple[Any, Changes]:
         elif spec.kind is OutputKind.BUFFER_MUTATION:
             buffers[names[str(spec.target)]] = spec.arg.name
         else:
-            raise PofError(f"the model has an output of kind {spec.kind.name}, which pof.compile cannot give")
+            raise PofError(f"the model has an output of kind {spec.kind.name}, which pof.compile cannot return")
     return pytree.tree_unflatten(found, exported.call_spec.out_spec), Changes(inputs, buffers)
 
 
@@ -94,10 +94,10 @@ def _size(exported: torch.export.ExportedProgram, node: fx.Node, value: Any) -> 
             continue
         allowed = exported.range_constraints.get(side.node.expr)
         if allowed is None:
-            # Some other number computed from a size: only this one is known to be right.
+            # The size is computed from another one: only the value in the example is known to work.
             sides.append(value.shape[len(sides)])
             continue
-        # Export takes sizes of 0 and 1 for constants, so that others know nothing of them.
+        # Export treats sizes of 0 and 1 as constants, so a range never covers them.
         sides.append(Range(str(side.node.expr), max(2, _bound(allowed.lower, 2)), _bound(allowed.upper, 1 << 62)))
     return Size(tuple(sides), value.dtype)
 
@@ -111,7 +111,7 @@ def _with_refs(tree: Any) -> Any:
 
 
 def _must_be_functional(graph: fx.Graph) -> bool:
-    """Whether an operation writes in place what another one may see."""
+    """Whether an operation writes in place to memory that another one may see."""
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is None or not schema.is_mutable:
@@ -129,9 +129,9 @@ def _must_be_functional(graph: fx.Graph) -> bool:
 
 
 def _may_be_a_view(node: fx.Node) -> bool:
-    """Whether the memory of a value may be that of another."""
+    """Whether a value may share its memory with another one."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or node.target in DROPOUT or node.target is operator.getitem:
         return True
-    # What writes in place gives back what it wrote to, of which it was made sure already.
+    # An operation in place returns the tensor that it wrote to, which has been checked already.
     return node.target not in IN_PLACE and any(result.alias_info is not None for result in schema.returns)

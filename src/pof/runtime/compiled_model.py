@@ -1,4 +1,4 @@
-"""A model that runs on the sparse kernels where these are faster, and on torch where it is not."""
+"""A model that runs on the sparse kernels where they are faster, and on torch everywhere else."""
 
 import inspect
 import threading
@@ -22,24 +22,25 @@ from pof.runtime.program import Program
 from pof.terminal.text_table import text_table
 
 MOST_SIZES = 16
-"""Sizes of input that are kept ready; the one that came first goes when there are more."""
+"""How many input sizes are kept ready; beyond that, the oldest one is dropped."""
 Key = tuple[Any, ...]
 
 
 def compile(
     model: nn.Module, example: Tensor | Sequence[Any] | Mapping[str, Any], *, threads: int | None = None
 ) -> "CompiledModel":
-    """Compile `model`, at its present sparsity, to run faster on this CPU, with the same outputs.
+    """Compile `model` at its present sparsity, so that it runs faster on this CPU with the same outputs.
 
-    The model is exported (`torch.export`); BatchNorm, additions and ReLUs join the convolutions before them; each layer
-    runs on the sparse kernels or on torch, whichever is faster here; if nothing is gained, torch runs it all. The model
-    itself is not changed. Its weights are copied: `update()` of the result takes up others.
+    The model is exported with `torch.export`. BatchNorm, additions and ReLUs are fused into the convolutions before
+    them. Each layer runs on the sparse kernels or on torch, whichever is faster here; if that gains nothing, torch runs
+    the whole model. The model itself is not changed. Its weights are copied; call `update()` of the result after you
+    change them.
 
     Args:
-        model: in evaluation mode, on the CPU, in float32.
-        example: an input, a tuple of inputs, or a dict of inputs by name. Other sizes of batch work too, and are timed
-            when they first come.
-        threads: how many to use; torch's number by default.
+        model: a module in evaluation mode, on the CPU, in float32.
+        example: an input, a tuple of inputs, or a dict of inputs by name. Other batch sizes work too, and are timed
+            when they first occur.
+        threads: how many threads to use; as many as torch uses by default.
 
     Raises:
         PofError: the model cannot be exported, or pof was built without its compiled core.
@@ -57,7 +58,7 @@ def compile(
 
 
 class CompiledModel:
-    """What `pof.compile` gives; call it like the model."""
+    """The result of `pof.compile`; call it like the model."""
 
     def __init__(
         self, model: nn.Module, example: Tensor | Sequence[Any] | Mapping[str, Any], threads: int | None = None
@@ -67,7 +68,7 @@ class CompiledModel:
             raise PofError(f"model is a {type(model).__name__}: pass a torch.nn.Module; pof.load fills one from a file")
         self._model = unwrap(model)
         if any(module.training for module in self._model.modules()):
-            raise PofError("the model is in training mode: call model.eval() first, BatchNorm and dropout change there")
+            raise PofError("the model is in training mode, where BatchNorm and dropout differ: call model.eval() first")
         self._example = self._listed((), example) if isinstance(example, Mapping) else _tuple_of(example)
         self._threads = torch.get_num_threads() if threads is None else check_whole(threads, "threads", "how many")
         self._lock = threading.Lock()
@@ -75,13 +76,13 @@ class CompiledModel:
         self._state = copied_state(self._model)
         self._programs: dict[Program, CompiledWeights] = {}
         self._choices: dict[Key, EngineChoice] = {}
-        """By the size of the inputs. Replaced as a whole by `update`, so that calls that are on their way go on."""
+        """The choice for each size of inputs. `update` replaces the whole dict, so that running calls can finish."""
         self._times: dict[Key, Times] = {}
         with torch.no_grad():
             self._choice(self._example)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """The outputs of the model as it was when it was compiled, or last updated."""
+        """The outputs of the model, with its weights as of compilation or of the last update."""
         if named:
             inputs = self._listed(inputs, named)
         with torch.no_grad():
@@ -95,10 +96,10 @@ class CompiledModel:
             return outputs
 
     def update(self) -> None:
-        """Take up the model's present weights, such as another sparsity; which engine runs what stays as it is.
+        """Take over the model's present weights, such as another sparsity; each layer keeps its engine.
 
         Raises:
-            PofError: a layer was taken away or has another shape.
+            PofError: a layer was removed or has another shape.
         """
         with self._lock, torch.no_grad():
             state = copied_state(self._model)
@@ -108,21 +109,21 @@ class CompiledModel:
             self._state, self._programs, self._choices, self._times = state, programs, choices, {}
 
     def times(self, *inputs: Any) -> tuple[LayerTime, ...]:
-        """A row a layer, for inputs of this size (the example's)."""
+        """The time of each layer, for inputs of this size (by default the example's)."""
         return self._measured(inputs).layers
 
     def milliseconds(self, *inputs: Any) -> tuple[float, float]:
-        """How long the plain model takes, and this one, for inputs of this size (the example's)."""
+        """The time of the plain model and of this one, for inputs of this size (by default the example's)."""
         times = self._measured(inputs)
         return times.plain, times.compiled
 
     def speedup(self, *inputs: Any) -> float:
-        """How many times as fast as the plain model, for inputs of this size (the example's)."""
+        """How many times as fast as the plain model it is, for inputs of this size (by default the example's)."""
         plain, compiled = self.milliseconds(*inputs)
         return plain / compiled
 
     def summary(self, *inputs: Any) -> str:
-        """A table: a row a layer, and the whole."""
+        """A table with one row per layer, and a line for the whole model."""
         times, wanted = self._measured(inputs), inputs or self._example
         header = ("layer", "operation", "output", "sparsity", "engine", "ms", "speed-up")
         rows = [
@@ -137,18 +138,18 @@ class CompiledModel:
         else:
             verdict = f"{times.plain / times.compiled:.2f}x as fast"
         if not times.layers:
-            return f"no 2-d convolution and no linear layer, which are what the kernels compute\n{total}; {verdict}"
+            return f"no 2-d convolution and no linear layer, which are all that the kernels compute\n{total}; {verdict}"
         return f"{text_table(header, rows)}\n{total}; {verdict}"
 
     def __repr__(self) -> str:
         return f"CompiledModel({type(self._model).__name__}, {self._threads} threads, {len(self._choices)} sizes ready)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be copied or pickled: memory addresses are in it."""
+        """Refuse to be copied or pickled: a compiled model holds memory addresses."""
         raise PofError("a compiled model cannot be copied or pickled: copy the model, and compile the copy")
 
     def _listed(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All inputs by position, those that are named too; what is not given in between has its default."""
+        """All inputs by position, including the named ones; those left out in between have their defaults."""
         parameters = inspect.signature(self._model.forward).parameters
         try:
             given = inspect.signature(self._model.forward).bind(*inputs, **named).arguments
@@ -160,14 +161,14 @@ class CompiledModel:
             if kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
                 names = ", ".join(given[name]) if kind is inspect.Parameter.VAR_KEYWORD else name
                 raise PofError(
-                    f"{type(self._model).__name__} takes {names} by name only, which pof.compile cannot give"
+                    f"{type(self._model).__name__} takes {names} by name only, which pof.compile cannot pass"
                 )
             value = given.get(name, parameters[name].default)
             listed += value if kind is inspect.Parameter.VAR_POSITIONAL else [value]
         return tuple(listed)
 
     def _measured(self, inputs: Sequence[Any]) -> Times:
-        """How fast inputs of this size run; measured again after an update."""
+        """The times for inputs of this size; they are measured again after an update."""
         wanted = tuple(inputs) or self._example
         key = _key(wanted)
         with torch.no_grad():
@@ -177,7 +178,7 @@ class CompiledModel:
             return self._times[key]
 
     def _work(self, plan: ExecutionPlan) -> ThreadWork:
-        """What this thread needs for a plan; it goes with the plan."""
+        """The memory and steps of this thread for a plan; they are freed with the plan."""
         found: WeakKeyDictionary[ExecutionPlan, ThreadWork] = self._local.__dict__.setdefault(
             "work", WeakKeyDictionary()
         )
@@ -186,7 +187,7 @@ class CompiledModel:
         return found[plan]
 
     def _choice(self, inputs: Sequence[Any]) -> EngineChoice:
-        """Find out what is fastest for inputs of this size."""
+        """Find the fastest engines for inputs of this size."""
         with self._lock:
             key = _key(inputs)
             if key not in self._choices:
@@ -198,7 +199,7 @@ class CompiledModel:
             return self._choices[key]
 
     def _program(self, inputs: Sequence[Any]) -> Program:
-        """One that is right for these inputs: the model is exported again where none is."""
+        """A program that accepts these inputs; the model is exported again if there is none yet."""
         leaves = pytree.tree_leaves(tuple(inputs))
         for program in self._programs:
             if program.accepts(leaves):
@@ -219,7 +220,7 @@ def _tuple_of(example: Tensor | Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:
-    """The leaves of inputs, copied: a model may write to them, and timing runs it many times."""
+    """Copies of the inputs' leaves: a model may write to them, and timing runs it many times."""
     return [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in pytree.tree_leaves(tuple(inputs))]
 
 

@@ -1,4 +1,4 @@
-"""Which engine runs what, for inputs of one size: found by timing."""
+"""Choose the engine for each layer, for inputs of one size, by timing."""
 
 import statistics
 import time
@@ -22,11 +22,11 @@ from pof.runtime.image_geometry import lanes_for
 from pof.runtime.program import Layer, Program
 
 ROUNDS = 7
-"""Runs of each engine when they are compared."""
+"""How often each engine runs in a comparison."""
 MARGIN = 1.02
-"""How much faster the compiled model must be than the plain one for a size of input to be used there."""
+"""How many times as fast as the plain model the compiled one must be to be used."""
 MOST_BYTES = 1 << 30
-"""Of the images of a block: the kernels' distances are 32-bit numbers of bytes."""
+"""The most bytes that a block of images may have: the kernels count distances in bytes, in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,19 @@ class LayerTime:
     name: str
     operation: str
     shape: tuple[int, ...]
-    """Of its output."""
+    """The shape of its output."""
     sparsity: float
     engine: str
-    """"sparse" or "torch": what runs it."""
+    """"sparse" or "torch": the engine that runs it."""
     sparse: float | None
-    """None if the sparse kernels cannot compute it."""
+    """The time on the sparse kernels; None if they cannot compute it."""
     dense: float
+    """The time on torch."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """What was measured, in milliseconds."""
+    """The measured times, in milliseconds."""
 
     layers: tuple[LayerTime, ...]
     plain: float
@@ -56,22 +57,22 @@ class Times:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """What runs inputs of one size."""
+    """The engines that run inputs of one size."""
 
     program: Program
     taken: CompiledWeights
     plan: ExecutionPlan | None
-    """None if the plain model is faster."""
+    """The plan of the compiled model; None if the plain model is faster."""
     channels_last: bool
-    """The layout in which the plain model is faster."""
+    """Whether the plain model is faster in torch's channels-last layout."""
 
     def with_weights(self, taken: CompiledWeights) -> "EngineChoice":
-        """The same with other weights."""
+        """The same choice with other weights."""
         plan = None if self.plan is None else self.plan.with_weights(taken)
         return EngineChoice(self.program, taken, plan, self.channels_last)
 
     def run(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork]) -> tuple[Any, dict[str, Any]]:
-        """The outputs for these inputs, in memory of their own, and all values."""
+        """The outputs for these inputs, in memory of their own, and all values by name."""
         values = None
         if self.plan is not None:
             try:
@@ -84,7 +85,7 @@ class EngineChoice:
         return pytree.tree_map(lambda leaf: _own(leaf, values, inputs), self.program.outputs), values
 
     def times(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork]) -> Times:
-        """How fast it is now, and each layer."""
+        """Measure how fast the model and each of its layers are now."""
         passed = torch_run.timed(self.program, self.taken.weights, self.taken.constants, leaves, ROUNDS)
         by_plain = partial(plainly, self.program, self.taken, leaves, channels_last=self.channels_last)
         if self.plan is None:
@@ -103,7 +104,7 @@ def choose(
     threads: int,
     work: Callable[[ExecutionPlan], ThreadWork],
 ) -> tuple[EngineChoice, Times]:
-    """Find out what is fastest for these inputs, and how fast."""
+    """Find the fastest engines for these inputs, and measure how fast they are."""
     passed = torch_run.timed(program, taken.weights, taken.constants, leaves, ROUNDS)
     layouts = (False,) if program.needs_strides else (False, True)
     by_plain = [partial(plainly, program, taken, leaves, channels_last=last) for last in layouts]
@@ -118,7 +119,7 @@ def choose(
             faster = [name for name in candidates if times[name] <= passed.milliseconds[name]]
             plans = [whole, *([] if faster == candidates else [ExecutionPlan(program, taken, shapes, faster, threads)])]
             for plan in plans:
-                plan.run(leaves, work(plan))  # what a plan did not foresee shows here, and not among the timings
+                plan.run(leaves, work(plan))  # an unforeseen value shows up here, not during the timing
         except UnforeseenError:
             plans, times = [], {}
     found = _compared([*by_plain, *(partial(plan.run, leaves, work(plan)) for plan in plans)])
@@ -131,13 +132,13 @@ def choose(
 
 
 def plainly(program: Program, taken: CompiledWeights, leaves: Sequence[Any], *, channels_last: bool) -> dict[str, Any]:
-    """All values by torch alone, with the weights that were taken up."""
+    """All values, computed by torch alone with the compiled model's weights."""
     weights = taken.weights_last if channels_last else taken.weights
     return torch_run.run(program, weights, taken.constants, leaves).values
 
 
 def _own(leaf: Any, values: Mapping[str, Any], inputs: set[int]) -> Any:
-    """An output in memory of its own: not in a buffer, nor in a constant; an input is given back as it is."""
+    """Copy an output out of buffers and constants into its own memory; an input is returned unchanged."""
     value = values[leaf.name] if hasattr(leaf, "name") else leaf
     if not isinstance(value, Tensor) or id(value) in inputs:
         return value
@@ -160,7 +161,7 @@ def _can_be_sparse(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def _step_times(plan: ExecutionPlan, leaves: Sequence[Any], work: ThreadWork) -> dict[str, float]:
-    """Milliseconds of each item's steps."""
+    """The milliseconds that each item's steps take."""
     found: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         values = plan.values(leaves)

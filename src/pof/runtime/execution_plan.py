@@ -1,4 +1,4 @@
-"""The steps of a program for one size of input: where values lie, what is copied, and which memory is used again."""
+"""The steps of a program for one size of input: where values lie, what is copied, which memory is reused."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,20 +37,20 @@ class ThreadWork(NamedTuple):
 
     buffers: Buffers
     steps: list[tuple[str, BoundStep]]
-    """With the name of the item that each is for."""
+    """Each step with the name of its item."""
     calls: list[BoundStep]
-    """The same with those of the core that follow each other in one call."""
+    """The same steps, with consecutive ones of the core joined into one call."""
 
 
 class ExecutionPlan:
-    """What to do for inputs of one size; the memory that it works in is made once a thread.
+    """The steps for inputs of one size; each thread has its own memory to run them in.
 
     Args:
-        program: the model.
+        program: the program of the model.
         taken: its weights.
-        shapes: of all values that are float32 tensors.
-        sparse: names of the layers that the sparse kernels compute; torch does the others.
-        threads: how many.
+        shapes: the shapes of all values that are float32 tensors.
+        sparse: the names of the layers that the sparse kernels compute; torch computes the others.
+        threads: how many threads to use.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class ExecutionPlan:
         self._program, self._taken = program, taken
         self._given = (shapes, tuple(sparse), threads)
         self._threads, self.sparse = threads, frozenset(sparse)
-        """Layers that the sparse kernels compute."""
+        """The names of the layers that the sparse kernels compute."""
         items = [item for item in program.items if isinstance(item, Layer) and item.name in self.sparse]
         self._flat = flat_chains(program, items, shapes)
         self._shapes = {**shapes, **{name: (*shapes[name][:2], 1, 1) for name in self._flat.held}}
         self.steps: list[tuple[str, ExecutionStep]] = []
-        """With the name of the item that each is for."""
+        """Each step with the name of its item."""
         self._sizes: list[Geometry | Phases] = []
         self._uses: list[object] = []
-        """What each buffer is used for: its size, and which parts of it stay zero."""
+        """The use of each buffer: its size, and which parts of it stay zero."""
         self._free: dict[object, list[int]] = {}
         self._place: dict[str, int] = {}
-        """In which buffer a value is."""
+        """The buffer that holds each value."""
         self._shown: set[str] = set(program.inputs)
-        """Values that torch can see."""
+        """The values that torch can see."""
         mine = [self._flat.layers.get(item.name, item) for item in items if self._is_conv(item)]
         reaches = {layer.name: taken.specs[layer.name].reach for layer in mine}
         self._layouts = Layouts(mine, reaches, self._shapes)
@@ -83,16 +83,16 @@ class ExecutionPlan:
         self._build()
 
     def work(self) -> "ThreadWork":
-        """Memory for one thread, and the steps in it."""
+        """The memory for one thread, and the steps bound to it."""
         buffers = buffers_for(self._sizes)
         steps = [(name, step.bind(buffers)) for name, step in self.steps]
         return ThreadWork(buffers, steps, _joined([step for _, step in steps]))
 
     def run(self, leaves: Sequence[Any], work: "ThreadWork") -> NamedValues:
-        """All values that torch can see, for these inputs; what is in buffers is overwritten by the next run.
+        """Run the steps and return all values that torch can see; the next run overwrites those in buffers.
 
         Raises:
-            UnforeseenError: something has another size than the plan was made for.
+            UnforeseenError: a value has another size than the plan was made for.
         """
         values = self.values(leaves)
         for call in work.calls:
@@ -100,15 +100,15 @@ class ExecutionPlan:
         return values
 
     def values(self, leaves: Sequence[Any]) -> NamedValues:
-        """What there is before the first step."""
+        """The values that exist before the first step."""
         return self._program.values(self._taken.constants, leaves)
 
     def with_weights(self, taken: CompiledWeights) -> "ExecutionPlan":
-        """The same with other weights."""
+        """The same plan with other weights."""
         return ExecutionPlan(self._program, taken, *self._given)
 
     def _is_conv(self, item: Item) -> bool:
-        """Whether it is a layer that the sparse kernels compute on images in buffers."""
+        """Whether the item is a layer that the sparse kernels compute on images in buffers."""
         return item.name in self.sparse and (item.name in self._flat.layers or getattr(item, "kind", "") == "conv")
 
     def _build(self) -> None:
@@ -127,7 +127,7 @@ class ExecutionPlan:
                 self._add(item.name, TorchOperation(item))
                 self._shown.add(item.name)
             for name in set(item.refs()):
-                # What torch has seen may be in a view that lives on.
+                # A value that torch has seen may live on in a view.
                 if last[name] == number and name in self._place and name not in self._shown:
                     self._release(self._place[name])
         self._show(self._program.wanted())
@@ -136,7 +136,7 @@ class ExecutionPlan:
         self.steps.append((name, step))
 
     def _take(self, size: Geometry | Phases, use: object = None) -> int:
-        """A buffer that was used for nothing else than this before, so that what is not written is zero."""
+        """A buffer that has only ever had this use, so that the parts that are not written are zero."""
         key = (size, use)
         free = self._free.setdefault(key, [])
         if free:
@@ -155,7 +155,7 @@ class ExecutionPlan:
                 self._shown.add(name)
 
     def _hold(self, name: str, user: str) -> int:
-        """The buffer that a value is in, brought there if need be."""
+        """The buffer that holds a value; the value is copied there first if needed."""
         if name not in self._place:
             geometry = self._layouts.of(name)
             self._place[name] = self._take(geometry)
@@ -178,7 +178,7 @@ class ExecutionPlan:
             images, channels, height, width = self._shapes[layer.source]
             source = spec.phases(images, channels, out)
             size = spec.needed(out)
-            # Only what is written is known not to be zero: that must be the same for all who share a buffer.
+            # All users of a buffer must write to the same part of it, so that the rest stays zero.
             inside = self._take(source, (spec.padding, min(height, size[0]), min(width, size[1])))
             if layer.source in self._place:
                 of = self._layouts.of(layer.source)
@@ -199,7 +199,7 @@ class ExecutionPlan:
             self._release(inside)
 
     def _pool(self, item: Operation) -> bool:
-        """Pool by ourselves if the result is wanted in a buffer."""
+        """Add a pool of our own if a layer wants its result in a buffer, and say whether it was added."""
         settings = _pool_settings(item)
         if settings is None or item.name not in self._wanted or item.name not in self._shapes:
             return False
@@ -216,7 +216,7 @@ class ExecutionPlan:
         return True
 
     def _mean(self, item: Operation) -> bool:
-        """Take the mean of images by ourselves if they are in a buffer."""
+        """Add a mean of our own if its images are in a buffer, and say whether it was added."""
         if not is_mean_of_images(item) or item.refs()[0] not in self._place or len(self._shapes[item.name]) != 4:
             return False
         source, target = item.refs()[0], self._layouts.of(item.name)
@@ -227,7 +227,7 @@ class ExecutionPlan:
 
 
 def _joined(steps: Sequence[BoundStep]) -> list[BoundStep]:
-    """Steps of the core that follow each other as one."""
+    """The steps, with consecutive ones of the core joined into one."""
     found: list[BoundStep] = []
     native: list[NativeCall] = []
     for step in steps:
@@ -240,7 +240,7 @@ def _joined(steps: Sequence[BoundStep]) -> list[BoundStep]:
 
 
 def _pool_settings(item: Operation) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:
-    """Kernel, stride and padding of a plain max pool."""
+    """The kernel, stride and padding of a plain max pool; None for any other operation."""
     if item.target is not aten.max_pool2d.default or item.kwargs:
         return None
     defaults: list[Any] = [None, [], [0, 0], [1, 1], False]

@@ -1,4 +1,4 @@
-"""What a plan is made of: steps that read and write values (torch's tensors, by name) and buffers (by number)."""
+"""The steps of a plan: they read and write values (torch's tensors, by name) and buffers (by number)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,35 +19,35 @@ from pof.runtime.sparse_conv import ConvSpec, SparseConv
 NamedValues = dict[str, Any]
 Buffers = list[Tensor]
 LayerWeights = Mapping[str, tuple[Tensor, Tensor]]
-"""Weight and bias by the name of the layer."""
+"""The weight and bias of each layer, by its name."""
 
 
 BoundStep = Callable[[NamedValues], object]
 
 
 class UnforeseenError(PofError):
-    """A value is not what the plan was made for, as its size depends on data: torch has to run the model."""
+    """A value does not fit the plan, as its size depends on the data: torch has to run the model."""
 
 
 class ExecutionStep(Protocol):
-    """One thing to do."""
+    """One step of a plan."""
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """What to call, with the values, to do it in the memory of one thread."""
+        """A function of the values that runs the step in the memory of one thread."""
 
 
 @dataclass(frozen=True)
 class TorchOperation:
-    """An operation of torch, as it was in the model."""
+    """A torch operation, unchanged from the model."""
 
     operation: Operation
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """Call it."""
+        """Call the operation."""
         operation = self.operation
         if operation.kwargs or any(isinstance(arg, (list, tuple, dict)) for arg in operation.args):
             return lambda values: values.__setitem__(operation.name, call(operation, values))
-        # Without looking into lists of arguments, which takes longer than many an operation.
+        # Skip the search for values inside lists of arguments: it takes longer than many operations do.
         places = [(isinstance(arg, Ref), arg.name if isinstance(arg, Ref) else arg) for arg in operation.args]
 
         def run(values: NamedValues) -> None:
@@ -58,33 +58,33 @@ class TorchOperation:
 
 @dataclass(frozen=True)
 class TorchLayer:
-    """A layer by torch's own dense kernels."""
+    """A layer that torch's own dense kernels compute."""
 
     layer: Layer
     weights: LayerWeights
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """Compute it."""
+        """Compute the layer."""
         name = self.layer.name
         return lambda values: values.__setitem__(name, dense(self.layer, self.weights[name], values))
 
 
 @dataclass(frozen=True)
 class CopyIn:
-    """A tensor's images to where a kernel wants them."""
+    """Copy a tensor's images to where a kernel expects them."""
 
     source: str
     shape: tuple[int, ...]
     buffer: int
     target: Geometry | Phases
     spec: ConvSpec | None
-    """The convolution whose phases they are."""
+    """The strided convolution whose input this is; None for any other."""
     size: tuple[int, int]
-    """Rows and columns that are wanted."""
+    """How many rows and columns to copy at most."""
     threads: int
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """Copy them."""
+        """Copy the images."""
         lanes, buffer = self.target.lanes, buffers[self.buffer]
 
         def run(values: NamedValues) -> None:
@@ -97,7 +97,7 @@ class CopyIn:
 
 @dataclass(frozen=True)
 class CopyAcross:
-    """Images in one buffer to another, split by phases."""
+    """Copy images from one buffer to another, split by phases."""
 
     source: int
     geometry: Geometry
@@ -108,7 +108,7 @@ class CopyAcross:
     threads: int
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """Copy them."""
+        """Copy the images."""
         of = self.geometry
         from_, shape = _planes(of, buffers[self.source])
         struct = copy_struct(from_, buffers[self.buffer], self.target, self.spec, shape, self.size, self.threads)
@@ -125,14 +125,14 @@ class Convolve:
     out: int
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """Compute it."""
+        """Compute the convolution."""
         residual = None if self.residual is None else buffers[self.residual]
         return self.kernel.bind(buffers[self.source], residual, buffers[self.out])
 
 
 @dataclass(frozen=True)
 class SparseLinear:
-    """A linear layer as a convolution of one pixel a row of its input."""
+    """A linear layer as a convolution, with one pixel per row of its input."""
 
     layer: Layer
     spec: Mapping[str, ConvSpec]
@@ -140,7 +140,7 @@ class SparseLinear:
     threads: int
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """Compute it."""
+        """Compute the layer."""
         return self._run
 
     def _run(self, values: NamedValues) -> None:
@@ -161,11 +161,11 @@ class SparseLinear:
 
 @dataclass(frozen=True)
 class MaxPool:
-    """A pool from one place to a buffer."""
+    """A max pool from a tensor or a buffer to a buffer."""
 
     source: str | int
     geometry: Geometry
-    """Of the source, if that is a buffer; else of the same sizes."""
+    """The geometry of the source if that is a buffer, else one of the same sizes."""
     buffer: int
     target: Geometry
     kernel: tuple[int, int]
@@ -174,7 +174,7 @@ class MaxPool:
     threads: int
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """Pool."""
+        """Pool the images."""
         of = self.geometry
         if isinstance(self.source, int):
             return NativeCall("pof_max_pool", self._struct(_planes(of, buffers[self.source])[0], buffers), (buffers,))
@@ -197,7 +197,7 @@ class MaxPool:
 
 @dataclass(frozen=True)
 class ImageMean:
-    """The mean of each image of a buffer, as an image of one pixel."""
+    """The mean of each plane of a buffer, as an image of one pixel."""
 
     source: int
     geometry: Geometry
@@ -206,7 +206,7 @@ class ImageMean:
     threads: int
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """Take it."""
+        """Take the mean."""
         of = self.geometry
         from_, shape = _planes(of, buffers[self.source])
         place = (buffers[self.buffer], self.target, None, shape, (of.height, of.width), self.threads)
@@ -215,7 +215,7 @@ class ImageMean:
 
 @dataclass(frozen=True)
 class ShowTensor:
-    """The images of a buffer as a tensor of torch; without height and width if it is `flat`."""
+    """Show the images of a buffer to torch as a tensor, without height and width if `flat`."""
 
     name: str
     buffer: int
@@ -223,7 +223,7 @@ class ShowTensor:
     flat: bool
 
     def bind(self, buffers: Buffers) -> BoundStep:
-        """Look at them."""
+        """Make the tensor."""
         name, of, buffer = self.name, self.geometry, buffers[self.buffer]
 
         def look() -> Tensor:
@@ -237,7 +237,7 @@ class ShowTensor:
 
 
 def _images(value: Any, shape: tuple[int, ...], lanes: int) -> tuple[Tensor, tuple[int, ...]]:
-    """Images that torch has made, and where they are: pointer and strides."""
+    """Images that torch has made, and where they lie: pointer and strides."""
     if not isinstance(value, Tensor) or value.dtype is not torch.float32 or tuple(value.shape) != shape:
         raise UnforeseenError
     images = value.resolve_neg()
@@ -246,7 +246,7 @@ def _images(value: Any, shape: tuple[int, ...], lanes: int) -> tuple[Tensor, tup
 
 
 def _planes(of: Geometry, buffer: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where the images of a buffer are, pointer and strides, and their shape."""
+    """Where the images of a buffer lie (pointer and strides), and their shape."""
     start = buffer.data_ptr() + 4 * of.base
     from_ = (start, of.block, 1, of.plane, of.pitch * of.lanes, of.lanes)
     return from_, (of.images, of.channels, of.height, of.width)
@@ -261,10 +261,10 @@ def copy_struct(
     size: tuple[int, int],
     threads: int,
 ) -> CopyStruct:
-    """What `pof_copy_planes` wants: from pointer and strides to a buffer."""
+    """The argument of `pof_copy_planes`, for a copy from a pointer with strides to a buffer."""
     images, channels, height, width = shape
     if spec is not None and spec.picks:
-        # One pixel of each window: the others are stepped over.
+        # Copy one pixel of each window, and step over the others.
         pointer, block, lane, channel, row, column = source
         source = (pointer, block, lane, channel, row * spec.stride[0], column * spec.stride[1])
         height, width = size
@@ -278,7 +278,7 @@ def copy_struct(
 
 
 def call(operation: Operation, values: Mapping[str, Any]) -> Any:
-    """Run an operation of torch."""
+    """Run a torch operation."""
 
     def value(leaf: Any) -> Any:
         return values[leaf.name] if isinstance(leaf, Ref) else leaf

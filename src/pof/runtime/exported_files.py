@@ -1,4 +1,4 @@
-"""A model as it is now, in a file that other tools read: safetensors, .pth, ONNX or `torch.export`'s .pt2."""
+"""Export a model in its present state for other tools: safetensors, .pth, ONNX or `torch.export`'s .pt2."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ from pof.runtime.torch_export import exported_graph, quietly
 
 GRAPHS = (".onnx", ".pt2")
 TOLERANCE = 1e-4
-"""How far outputs may be from torch's, of the largest of them (or of 1, if all are smaller)."""
+"""How far outputs may be from torch's, relative to the largest of them (or to 1, if all are smaller)."""
 HALF_TOLERANCE = 2e-2
-"""The same for models in half precision."""
+"""The same tolerance for models in half precision."""
 ONE_FILE = 1 << 30
-"""Larger ONNX models need a second file for their weights, beside the first."""
+"""The most bytes of weights in one ONNX file; larger models would need a second file beside it."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,23 @@ class Exported:
     free_batch: bool | None = None
     """Whether the file takes batches of any size; None for a file of tensors."""
     deviation: float | None = None
-    """The largest difference to torch's outputs, of their largest; None if nothing at hand runs the file."""
+    """The largest difference from torch's outputs, relative to the largest; None if nothing here can run the file."""
 
 
 def export(model: nn.Module, path: str | Path, example: Any = None) -> Exported:
-    """Write `model` as it is now: dense, or pruned by a `pof.Elastic` that is live. The model is not touched.
+    """Write `model` in its present state: dense, or as pruned by a live `pof.Elastic`. The model is not changed.
 
     Args:
-        model: any module. A graph is that of its eval mode.
-        path: its ending says what is written: .safetensors or .pth for the state_dict, with the model's own keys; .onnx
-            or .pt2 for the whole network, for batches of any size where export can do that. May be a URL.
-        example: inputs, for a graph: a tensor, a tuple of inputs, or a dict of keyword arguments.
+        model: any module. A graph is exported in evaluation mode.
+        path: a path or URL. Its ending says what is written: .safetensors or .pth for the state_dict, with the model's
+            own keys; .onnx or .pt2 for the whole network, for batches of any size where export allows it.
+        example: the inputs that a graph needs: a tensor, a tuple of inputs, or a dict of keyword arguments.
 
     Returns:
-        What was written. A graph is run again and compared with the model: an ONNX file by onnxruntime, if installed.
+        What was written. A graph is run again and compared with the model; an ONNX file needs onnxruntime for that.
 
     Raises:
-        PofError: the model cannot be exported, or what was written gives other outputs.
+        PofError: the model cannot be exported, or the written file gives other outputs.
 
     Example:
         >>> import tempfile, pof
@@ -75,7 +75,7 @@ def export(model: nn.Module, path: str | Path, example: Any = None) -> Exported:
     args, keywords = _inputs(example)
     try:
         copied = deepcopy(inner).eval()
-    except Exception as error:  # each module may have its own reason
+    except Exception as error:  # modules may fail with any error
         raise PofError(f"the model cannot be copied, which an export needs: {str(error).splitlines()[0]}") from error
     graph = exported_graph(copied, args, keywords)
     with replacing(target) as temporary:
@@ -83,7 +83,7 @@ def export(model: nn.Module, path: str | Path, example: Any = None) -> Exported:
             _write_onnx(graph, temporary)
             outputs = _run_onnx(temporary, args, keywords)
         else:
-            with quietly(), torch.no_grad():  # torch warns of a name that does not end in .pt2
+            with quietly(), torch.no_grad():  # torch warns about a name that does not end in .pt2
                 torch.export.save(graph, temporary)
                 outputs = torch.export.load(temporary).module()(*args, **keywords)
         deviation = None if outputs is None else _deviation(copied, args, keywords, outputs)
@@ -99,7 +99,7 @@ def _tolerance(model: nn.Module) -> float:
 
 
 def _inputs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """As arguments; batches of one are doubled, as export takes a size of one for a constant."""
+    """The arguments to call the model with; batches of one are doubled, as export treats a size of 1 as a constant."""
     named = dict(example) if isinstance(example, Mapping) else {}
     listed = () if named else tuple(example) if isinstance(example, Sequence) else (example,)
     tensors = [leaf for leaf in pytree.tree_leaves((listed, named)) if isinstance(leaf, Tensor)]
@@ -114,7 +114,7 @@ def _inputs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _is_free(graph: ExportedProgram) -> bool:
-    """Whether the first size of each input that has one is open."""
+    """Whether each input's first size, if it has one, may vary."""
     inputs = {name for name in graph.graph_signature.user_inputs if isinstance(name, str)}
     values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder" and node.name in inputs]
     sizes = [value.shape[0] for value in values if isinstance(value, Tensor) and value.dim()]
@@ -142,8 +142,8 @@ def _run_onnx(path: Path, args: tuple[Any, ...], keywords: dict[str, Any]) -> li
         return None
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # its own, such as for operations that it does not have in bfloat16
-        raise PofError(f"onnxruntime does not run what torch wrote: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # it has its own errors, such as for operations that it lacks in bfloat16
+        raise PofError(f"onnxruntime cannot run what torch wrote: {str(error).splitlines()[0]}") from error
     leaves = [leaf for leaf in pytree.tree_leaves((args, keywords)) if isinstance(leaf, Tensor)]
     fed = {item.name: leaf.detach().cpu().numpy() for item, leaf in zip(session.get_inputs(), leaves, strict=True)}
     return [torch.from_numpy(value) for value in session.run(None, fed)]

@@ -1,4 +1,4 @@
-"""Fair comparisons: calls that take turns, so that a busy moment of the machine hits all of them."""
+"""Time calls fairly: they take turns, so that a busy moment of the machine hits all of them."""
 
 import random
 import statistics
@@ -13,17 +13,17 @@ ROUNDS = 9
 
 
 class Took(NamedTuple):
-    """Milliseconds of several calls: the least is what a busy machine disturbs least, the median what to expect."""
+    """The milliseconds of several calls: the least, which noise disturbs least, and the median, which to expect."""
 
     least: float
     median: float
 
 
 def in_turns(calls: Sequence[Callable[[], Any]], rounds: int, *, shuffled: bool = False) -> list[list[float]]:
-    """The milliseconds of each call in each round, after one call that does not count.
+    """The milliseconds of each call in each round, after one warm-up call.
 
-    They take turns, or whichever was called while the machine had other things to do would lose. `shuffled` also
-    changes their order from round to round.
+    The calls take turns: otherwise the one that ran while the machine was busy would lose. `shuffled` also changes
+    their order from round to round.
     """
     milliseconds: list[list[float]] = [[] for _ in calls]
     for call in calls:
@@ -38,13 +38,13 @@ def in_turns(calls: Sequence[Callable[[], Any]], rounds: int, *, shuffled: bool 
 
 
 def took(milliseconds: Sequence[float]) -> Took:
-    """The least and the median."""
+    """The least and the median of these milliseconds."""
     return Took(min(milliseconds), statistics.median(milliseconds))
 
 
 @torch.no_grad()
 def ratio_to_plain(fast: Callable[[Tensor], Any], model: nn.Module, images: Tensor, rounds: int = 15) -> float:
-    """How many times as fast as `model` is `fast`, in the better of torch's two memory layouts."""
+    """How many times as fast `fast` is as `model` in the better of torch's two memory layouts."""
     plain = [images.contiguous(), images.contiguous(memory_format=torch.channels_last)]
     calls = [lambda: fast(images), lambda: model(plain[0]), lambda: model(plain[1])]
     compiled, *dense = in_turns(calls, rounds, shuffled=True)
@@ -54,7 +54,7 @@ def ratio_to_plain(fast: Callable[[Tensor], Any], model: nn.Module, images: Tens
 
 @torch.no_grad()
 def milliseconds_of(model: Callable[..., Any], example: Any, rounds: int = ROUNDS) -> float:
-    """The median of a few calls of `model` for inputs like `example`: a tensor, a tuple, or a dict by name."""
+    """The median milliseconds of `model` on `example`: a tensor, a tuple of inputs, or a dict of inputs by name."""
     named = dict(example) if isinstance(example, Mapping) else {}
     inputs = () if named else tuple(example) if isinstance(example, (tuple, list)) else (example,)
     return took(in_turns([lambda: model(*inputs, **named)], rounds)[0]).median

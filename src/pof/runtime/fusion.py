@@ -1,4 +1,4 @@
-"""Layers that take what follows them into themselves: BatchNorm, an addition, a clip of the outputs."""
+"""Fuse into each layer what follows it: BatchNorm, an addition, a clip of the outputs."""
 
 import operator
 from collections import Counter
@@ -24,7 +24,7 @@ IN_PLACE = (*ADD, *RELU, *HARDTANH, *CLAMP, *DROPOUT)
 
 
 def fused(program: Program) -> Program:
-    """Convolutions and linear layers as `Layer`s, with what follows them inside."""
+    """The program with its convolutions and linear layers as `Layer`s, and what follows them fused in."""
     fusion = _Fusion(program)
     for item in program.items:
         fusion.take(item)
@@ -36,7 +36,7 @@ def fused(program: Program) -> Program:
 
 
 class _Fusion:
-    """Takes operations in order, and puts those that can be into the layer that they follow."""
+    """Takes operations in order, and fuses each one that it can into the layer before it."""
 
     def __init__(self, program: Program) -> None:
         self.items: list[Item] = []
@@ -44,25 +44,25 @@ class _Fusion:
         self._uses = Counter(name for item in program.items for name in item.refs())
         self._uses.update(program.wanted())
         self._open: dict[str, int] = {}
-        """Where the layer is whose output a name is, if only one other takes that."""
+        """The place in `items` of each layer whose output is used only once, by the name of that output."""
         self._same: dict[str, str] = {}
-        """Names of values that are others."""
+        """Names that stand for another value, each with the name of that value."""
 
     def current(self, name: str) -> str:
-        """What a value is called now."""
+        """The present name of a value."""
         while name in self._same:
             name = self._same[name]
         return name
 
     def take(self, item: Operation) -> None:
-        """One more operation."""
+        """Take the next operation."""
         operation = _renamed(item, self.current)
         first = operation.args[0] if operation.args else None
         if operation.target in DROPOUT and isinstance(first, Ref) and not operation.args[2]:
             self._alias(operation.name, first.name)
             return
         if operation.target is operator.getitem and isinstance(first, Ref) and first.name in self._open:
-            # Of a BatchNorm that was folded: the first of its results is all that is ever used.
+            # It takes a result of a fused BatchNorm, of which only the first is ever used.
             self._alias(operation.name, first.name)
             return
         layer = _layer(operation, self._program)
@@ -90,7 +90,7 @@ class _Fusion:
             self._open[layer.name] = at
 
     def _grown(self, operation: Operation) -> tuple[int, Layer] | None:
-        """Where the layer is that can take this operation into itself, and what it becomes."""
+        """The place of the layer that can absorb this operation, and the layer that it becomes."""
         refs = [value.name for value in operation.args if isinstance(value, Ref)]
         mine = [name for name in refs if name in self._open]
         if not mine or operation.kwargs:
@@ -113,14 +113,14 @@ class _Fusion:
         return None if grown is None else (at, grown)
 
     def _same_shape(self, layer: Layer, other: str) -> bool:
-        """Whether an addition needs no broadcasting, as far as export knows."""
+        """Whether an addition needs no broadcasting, as far as export can tell."""
         shapes = self._program.shapes
         mine, others = shapes.get(layer.name), shapes.get(other)
         return mine is not None and mine == others and other in self._program.floats
 
 
 def _normed(layer: Layer, operation: Operation, program: Program) -> Layer | None:
-    """The layer with a BatchNorm in evaluation mode."""
+    """The layer with a BatchNorm in evaluation mode fused in; None if that cannot be done."""
     if layer.kind != "conv":
         return None
     full = operation.target is aten.batch_norm.default
@@ -134,7 +134,7 @@ def _normed(layer: Layer, operation: Operation, program: Program) -> Layer | Non
 
 
 def _clipped(layer: Layer, operation: Operation) -> Layer | None:
-    """The layer with a clip of its outputs."""
+    """The layer with a clip of its outputs; None if the operation is not a clip by constants."""
     ends = list(operation.args[1:])
     if operation.target in RELU:
         ends = [0.0, None]
@@ -159,7 +159,7 @@ def _renamed(operation: Operation, current: Callable[[str], str]) -> Operation:
 
 
 def _layer(operation: Operation, program: Program) -> Layer | None:
-    """The operation as a layer, if it is a convolution or a linear one with constant weights."""
+    """The operation as a layer, if it is a convolution or a linear layer with constant weights."""
     kind = SPARSE_OPERATIONS.get(str(operation.target))
     if kind is None or operation.kwargs:
         return None
@@ -184,7 +184,7 @@ def _layer(operation: Operation, program: Program) -> Layer | None:
 
 
 def _padding(name: str, shape: tuple[int, ...], dilation: list[int]) -> list[int] | None:
-    """Pixels on either side; None if there are more on one side."""
+    """The pixels of padding on either side; None if the sides differ."""
     reach = [(size - 1) * step for size, step in zip(shape[2:], dilation, strict=True)]
     if name == "valid":
         return [0, 0]
@@ -196,7 +196,7 @@ def _pair(values: Any) -> tuple[int, int]:
 
 
 def _ordered(items: list[Item]) -> list[Item]:
-    """The items such that each comes after those that it takes: a residual may be made after its layer's old place."""
+    """Sort the items so that each comes after its inputs: a residual may be made after its layer's old place."""
     made = {item.name for item in items}
     done: set[str] = set()
     out: list[Item] = []

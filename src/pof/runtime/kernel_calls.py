@@ -1,4 +1,4 @@
-"""Calls of the compiled kernels (core/sparse.c, core/planes.c)."""
+"""Calls to the compiled kernels (core/sparse.c, core/planes.c)."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ TAP = np.dtype(TapStruct)
 
 
 def library() -> ctypes.CDLL:
-    """The core, or an error that says how to get it."""
+    """The compiled core; if there is none, an error says how to get it."""
     found = core()
     if found is None:
         raise PofError(
@@ -29,9 +29,9 @@ def library() -> ctypes.CDLL:
 def taps_of(
     weight: NDArray[np.float32], offsets: NDArray[np.int32], places: NDArray[np.int64]
 ) -> tuple[NDArray[np.void], NDArray[np.int32]]:
-    """The taps of a weight (channels, length), block by block, and where each channel's begin in each block.
+    """The taps of a weight (channels, length), block by block, and where each channel's taps start in each block.
 
-    `offsets` are (groups, length): the distances in bytes; `places` where blocks begin in a row, and the end.
+    `offsets` (groups, length) are distances in bytes; `places` says where the blocks of a row begin, and where it ends.
     """
     native, (channels, length), blocks = library(), weight.shape, len(places) - 1
     shape = (address(weight), int64(channels), int64(length), int64(channels // len(offsets)))
@@ -44,20 +44,20 @@ def taps_of(
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A function of the core with its argument; call it, or run many at once with `together`."""
+    """A function of the core with its argument: call it, or run several at once with `together`."""
 
     function: str
     argument: ctypes.Structure
     keeps: tuple[object, ...] = ()
-    """What the argument points to."""
+    """The objects that the argument points to, kept alive."""
 
     def __call__(self, _: object = None) -> None:
-        """Run it."""
+        """Run the function."""
         getattr(library(), self.function)(ctypes.byref(self.argument))
 
 
 def together(calls: Sequence[NativeCall]) -> Callable[[object], object]:
-    """One call that runs them in order."""
+    """One call that runs all of these in order."""
     native = library()
     steps = (StepStruct * len(calls))()
     for step, each in zip(steps, calls, strict=True):

@@ -1,4 +1,4 @@
-"""Linear layers at the end of a chain of images: mean, flatten, linear, held as images of one pixel all along."""
+"""Linear layers after a mean of images: mean, flatten and linear all work on images of one pixel."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ FLATTEN = (aten.flatten.using_ints, aten.view.default, aten.reshape.default, ate
 
 @dataclass(frozen=True)
 class FlatChains:
-    """What of a program can be held as images of one pixel."""
+    """The parts of a program that can work on images of one pixel."""
 
     layers: dict[str, Layer]
-    """Linear layers as convolutions of their images, by name."""
+    """The linear layers, as convolutions of such images, by name."""
     held: frozenset[str]
-    """Values of two dimensions that are held as images."""
+    """The two-dimensional values that are held as images."""
     skipped: frozenset[str]
-    """Operations that are then not needed: they would only flatten."""
+    """The operations that are not needed then, as they only flatten."""
 
 
 def flat_chains(program: Program, sparse: Sequence[Layer], shapes: Mapping[str, Shape]) -> FlatChains:
-    """Find them, of the layers that the sparse kernels compute."""
+    """Find these parts among the layers that the sparse kernels compute."""
     items: dict[str, Item] = {item.name: item for item in program.items}
     uses = Counter(name for item in program.items for name in item.refs())
     uses.update(program.wanted())
@@ -51,7 +51,7 @@ def flat_chains(program: Program, sparse: Sequence[Layer], shapes: Mapping[str, 
 
 
 def is_mean_of_images(item: Operation) -> bool:
-    """Whether it gives the mean of each whole image."""
+    """Whether the operation takes the mean over each whole image."""
     if item.kwargs:
         return False
     if item.target is aten.adaptive_avg_pool2d.default:

@@ -1,4 +1,4 @@
-"""What a model does, as a list: operations of torch, and layers that can be sparse."""
+"""A model as a list of torch operations, and of layers that can be sparse."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ from pof.runtime.sparse_conv import ConvSpec
 
 @dataclass(frozen=True)
 class Ref:
-    """The value of an operation, an input or a constant, by its name."""
+    """A reference, by name, to an operation's result, an input or a constant."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One call; arguments that are values of others are `Ref`s."""
+    """One call; arguments that are other items' values are `Ref`s."""
 
     name: str
     target: Callable[..., Any]
@@ -31,17 +31,17 @@ class Operation:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def refs(self) -> list[str]:
-        """The names of all values that it takes."""
+        """The names of all values that it takes as arguments."""
         return [leaf.name for leaf in pytree.tree_leaves((self.args, dict(self.kwargs))) if isinstance(leaf, Ref)]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or linear layer with what was fused into it."""
+    """A convolution or linear layer, with all that was fused into it."""
 
     name: str
     kind: str
-    """"conv" or "linear"."""
+    """Either "conv" or "linear"."""
     source: str
     weight: str
     bias: str | None
@@ -50,18 +50,18 @@ class Layer:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     norm: tuple[str | None, str | None, str, str] | None = None
-    """Weight, bias, mean and variance of a BatchNorm."""
+    """The names of the weight, bias, mean and variance of a fused BatchNorm."""
     epsilon: float = 0.0
     residual: str | None = None
     low: float = -inf
     high: float = inf
 
     def refs(self) -> list[str]:
-        """The names of the values that it takes; its constants are not among them."""
+        """The names of the values that it takes as inputs, without its constants."""
         return [self.source] if self.residual is None else [self.source, self.residual]
 
     def spec(self, constants: Mapping[str, Tensor]) -> ConvSpec:
-        """What it computes with these weights."""
+        """The convolution that it computes with these weights."""
         weight = constants[self.weight].detach().float()
         channels = len(weight)
         bias = (
@@ -85,7 +85,7 @@ Item = Operation | Layer
 
 @dataclass(frozen=True)
 class Range:
-    """Sizes that one side of an input may have; sides with the same name have the same size."""
+    """The sizes that one side of an input may have; sides with the same name have the same size."""
 
     name: str
     low: int
@@ -94,7 +94,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Size:
-    """The tensors that an input may be."""
+    """The shapes and the type that a tensor input may have."""
 
     sides: tuple[int | Range, ...]
     dtype: torch.dtype
@@ -102,18 +102,18 @@ class Size:
 
 @dataclass(frozen=True)
 class Fixed:
-    """The one value of an input that is no tensor: export takes it for a constant."""
+    """The only value that an input may have that is not a tensor: export treats it as a constant."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a model writes to, by name, and the name of the value that it writes."""
+    """What a model writes to, by name, with the name of the value that it writes."""
 
     inputs: dict[str, str]
     buffers: dict[str, str]
-    """By the names of constants."""
+    """The buffers go by the names of their constants."""
 
     def __bool__(self) -> bool:
         return bool(self.inputs or self.buffers)
@@ -121,41 +121,41 @@ class Changes:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What a model does, in order."""
+    """A model as data: its items in order, its inputs and its outputs."""
 
     inputs: tuple[str, ...]
-    """Of the leaves of the arguments, in order."""
+    """The names of the inputs: the leaves of the arguments, in order."""
     sizes: tuple[Size | Fixed, ...]
-    """What each of them may be."""
+    """What each input may be."""
     constants: dict[str, str]
-    """By the name of a value, the key of the model's state_dict (or of what export made constant)."""
+    """The key of each constant in the model's state_dict, or in `lifted`, by the name of its value."""
     items: tuple[Any, ...]
-    """Operations and layers."""
+    """The operations and layers, in order."""
     outputs: Any
-    """A tree of `Ref`s and plain values."""
+    """What the model returns, as a tree of `Ref`s and plain values."""
     changes: Changes
     needs_strides: bool
-    """Whether an operation looks at how tensors lie in memory, so that they must lie as torch has them."""
+    """Whether an operation depends on how tensors lie in memory, so that torch's own layout must be kept."""
     lifted: dict[str, Tensor]
-    """Constants that are no part of the state_dict."""
+    """Constants that export found outside the state_dict, by key."""
     shapes: dict[str, tuple[Any, ...]]
-    """Of the values, where sizes of the batch are symbols."""
+    """The shape of each tensor, by name; a free batch size is a symbol."""
     floats: frozenset[str]
-    """Values of float32."""
+    """The names of the float32 tensors."""
 
     def accepts(self, leaves: Sequence[Any]) -> bool:
-        """Whether the program is right for these inputs."""
+        """Whether the program can run these inputs."""
         if len(leaves) != len(self.sizes):
             return False
         seen: dict[str, int] = {}
         return all(_fits(size, leaf, seen) for size, leaf in zip(self.sizes, leaves, strict=True))
 
     def values(self, constants: Mapping[str, Tensor], leaves: Sequence[Any]) -> dict[str, Any]:
-        """What there is before the first item."""
+        """The values that exist before the first item runs."""
         return {**constants, **dict(zip(self.inputs, leaves, strict=True))}
 
     def wanted(self) -> list[str]:
-        """The names of all values that are given back or written."""
+        """The names of all values that are returned or written back."""
         found = [leaf.name for leaf in pytree.tree_leaves(self.outputs) if isinstance(leaf, Ref)]
         return [*found, *self.changes.inputs.values(), *self.changes.buffers.values()]
 

@@ -1,4 +1,4 @@
-"""One convolution for one size of input: its taps, its tiles, and the call of the kernel."""
+"""One convolution for one size of input: its taps, its tiles, and the call to the kernel."""
 
 import ctypes
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ from pof.runtime.image_geometry import LANES, Geometry, Phases
 from pof.runtime.kernel_calls import NativeCall, taps_of
 
 MOST_VECTORS = 14
-"""Vectors of a tile: as many sums as registers hold."""
+"""The most vectors in a tile: as many sums as fit in registers."""
 CACHE = 24 * 1024
-"""Bytes of input that a block of channels may touch in a tile, so that they stay in the first cache."""
+"""The bytes of input that a block of channels may touch in a tile, so that they stay in the L1 cache."""
 SHARES = 4
-"""Parts of the work for each thread."""
+"""How many parts of the work there are for each thread."""
 LEAST_CHANNELS = 32
-"""Of a part, if there are as many."""
+"""The fewest channels in a part, if the layer has that many."""
 LARGE = 256 * 1024
-"""Bytes of taps from which on it is better to pass them once, over all tiles, than once for each tile."""
+"""From this many bytes of taps on, one pass over the taps for all tiles beats one pass for each tile."""
 
 
 @dataclass(frozen=True)
 class ConvSpec:
-    """What a convolution computes; BatchNorm and bias are in it already."""
+    """What a convolution computes, with BatchNorm already folded in."""
 
     weight: NDArray[np.float32]
-    """(channels out, channels in of a group, height, width)."""
+    """Its shape is (output channels, input channels per group, height, width)."""
     bias: NDArray[np.float32]
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
@@ -42,35 +42,35 @@ class ConvSpec:
 
     @property
     def strided(self) -> bool:
-        """Whether it needs its input split by phases."""
+        """Whether its input must be split into phases."""
         return self.stride != (1, 1)
 
     @property
     def picks(self) -> bool:
-        """Whether it has a stride and takes one pixel of each window, so that the others need not be copied."""
+        """Whether it is strided and reads one pixel of each window, so that the others need not be copied."""
         return self.strided and self.weight.shape[2:] == (1, 1) and self.padding == (0, 0)
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Rows and columns from the first tap to the last."""
+        """The rows and columns from the first tap to the last."""
         _, _, height, width = self.weight.shape
         return (height - 1) * self.dilation[0], (width - 1) * self.dilation[1]
 
     def out_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the output."""
+        """The height and width of the output."""
         (reach_y, reach_x), (pad_y, pad_x) = self.reach, self.padding
         rows, columns = height + 2 * pad_y - reach_y - 1, width + 2 * pad_x - reach_x - 1
         return rows // self.stride[0] + 1, columns // self.stride[1] + 1
 
     def needed(self, out: Geometry) -> tuple[int, int]:
-        """Rows and columns of the input that the output is made of; some at its end may be left over."""
+        """How many rows and columns of the input the output depends on; some at the end may be unused."""
         if self.picks:
             return out.height, out.width
         rows, columns = (out.height - 1) * self.stride[0], (out.width - 1) * self.stride[1]
         return rows + self.reach[0] + 1 - self.padding[0], columns + self.reach[1] + 1 - self.padding[1]
 
     def phases(self, images: int, channels: int, out: Geometry) -> Geometry | Phases:
-        """The place of its input when it has a stride; rows are as far apart as those of the output."""
+        """How its input lies if it is strided; rows are as far apart as those of the output."""
         if self.picks:
             return Geometry(images, channels, out.height, out.width, 0, 0, out.pitch, out.lanes)
         rows = out.height + self.reach[0] // self.stride[0]
@@ -78,7 +78,7 @@ class ConvSpec:
 
 
 class SparseConv:
-    """A convolution from a buffer of one geometry to one of another; both have the same pitch."""
+    """A convolution from a buffer of one geometry to a buffer of another, with the same pitch."""
 
     def __init__(self, spec: ConvSpec, source: Geometry | Phases, out: Geometry, threads: int) -> None:
         self._source, self._out, self._threads = source, out, threads
@@ -90,7 +90,7 @@ class SparseConv:
             rows=out.height,
             pitch=out.pitch * out.lanes,
             first_gap=out.base + out.width * out.lanes,
-            # Rows of images side by side fill whole tiles; single ones run over, at the end by less than a vector.
+            # Rows of images side by side fill whole tiles. Single images overrun, at the end by less than a vector.
             gap=0 if out.lanes > 1 else out.pitch - out.width,
             last_gap=0 if out.lanes > 1 else max(out.pitch - out.width, LANES),
             low=spec.low,
@@ -99,7 +99,7 @@ class SparseConv:
         self._pack(spec)
 
     def _pack(self, spec: ConvSpec) -> None:
-        """Take the weights."""
+        """Pack the weights as the kernel reads them."""
         channels, length = len(spec.weight), int(np.prod(spec.weight.shape[1:]))
         offsets, start = _offsets(spec, self._source)
         places = _blocks(spec, self._source, int(self._vectors.max()) * LANES)
@@ -117,11 +117,11 @@ class SparseConv:
         self._parts = _parts(self._starts, len(self._tile_out), self._out.blocks, self._threads)
 
     def __call__(self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False) -> None:
-        """Run it; a residual lies as the output does."""
+        """Run the convolution; a residual lies in memory like the output."""
         self.bind(source, residual, out, plain=plain)()
 
     def bind(self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False) -> NativeCall:
-        """The call of the kernel for these buffers."""
+        """The call to the kernel for these buffers."""
         struct = ConvCallStruct(
             conv=ctypes.addressof(self._struct),
             source=source.data_ptr(),
@@ -139,7 +139,7 @@ class SparseConv:
 
 
 def _tiles(out: Geometry) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where tiles begin in a plane, and how many vectors each has: as even as can be, and never more than fit."""
+    """Where the tiles of a plane begin, and how many vectors each has: as even as possible, never more than fit."""
     if out.lanes > 1:
         rows = np.arange(out.height) * out.pitch * out.lanes
         count = out.width * out.lanes // LANES
@@ -153,7 +153,7 @@ def _tiles(out: Geometry) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _offsets(spec: ConvSpec, source: Geometry | Phases) -> tuple[NDArray[np.int32], int]:
-    """Bytes from an output's place to each tap, for each group, and floats from a plane's start to the first one."""
+    """For each group, the bytes from an output to each tap; and the floats from a plane's start to the first tap."""
     _, channels, height, width = spec.weight.shape
     lanes, start = source.lanes, 0
     y, x = np.arange(height) * spec.dilation[0], np.arange(width) * spec.dilation[1]
@@ -170,7 +170,7 @@ def _offsets(spec: ConvSpec, source: Geometry | Phases) -> tuple[NDArray[np.int3
 
 
 def _blocks(spec: ConvSpec, source: Geometry | Phases, tile: int) -> NDArray[np.int64]:
-    """Where blocks of input channels begin in a row of the weight, and its end."""
+    """Where the blocks of input channels begin in a row of the weight, and where the row ends."""
     _, channels, height, width = spec.weight.shape
     (reach_y, reach_x), lanes = spec.reach, source.lanes
     apart = height * (tile + reach_x * lanes)
@@ -182,10 +182,10 @@ def _blocks(spec: ConvSpec, source: Geometry | Phases, tile: int) -> NDArray[np.
 
 
 def _parts(starts: NDArray[np.int32], tiles: int, images: int, threads: int) -> NDArray[np.int64]:
-    """Shares of the work on one image: first and end of channels, and of tiles.
+    """The parts of the work on one image: the first and the end of its channels, then of its tiles.
 
-    More than there are threads, as these are not always equally fast. Tiles are shared rather than channels: what a
-    tile reads is then brought to the cache once.
+    There are more parts than threads, as threads are not always equally fast. Tiles are split rather than channels:
+    what a tile reads is then brought into the cache only once.
     """
     channels = starts.shape[1] - 1
     wanted = 1 if images >= SHARES * threads or threads == 1 else SHARES * threads

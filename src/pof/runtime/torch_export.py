@@ -1,4 +1,4 @@
-"""A model's graph by `torch.export`, with the size of the batch left open where that can be."""
+"""Export a model's graph with `torch.export`, with the batch size left open where possible."""
 
 import logging
 import warnings
@@ -22,7 +22,7 @@ def exported_graph(
     Raises:
         PofError: the model cannot be exported.
     """
-    # Fresh tensors: export leaves marks on those that it sees.
+    # Export leaves marks on the tensors that it sees: give it fresh ones.
     inputs, named = (
         pytree.tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, part)
         for part in (tuple(example), dict(keywords or {}))
@@ -47,7 +47,7 @@ def _one_line() -> Iterator[None]:
     try:
         with torch.no_grad(), quietly():
             yield
-    except Exception as error:  # export fails in many ways, each with its own error
+    except Exception as error:  # export fails in many ways, with many kinds of errors
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         remedy = "; set model.config.use_cache = False" if "cache_utils" in reason else ""
         raise PofError(f"the model cannot be exported: {reason}{remedy}") from error
@@ -55,7 +55,7 @@ def _one_line() -> Iterator[None]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without the pages that torch logs about an export that fails."""
+    """Silence the warnings and the pages of logs that torch writes about a failed export."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""The program run by torch alone: what the sparse kernels are compared with, and what runs where they gain nothing."""
+"""Run a program by torch alone: the baseline of the sparse kernels, and the fallback where they gain nothing."""
 
 import statistics
 import time
@@ -15,22 +15,22 @@ from pof.runtime.program import Layer, Program
 
 @dataclass(frozen=True)
 class Passed:
-    """What one pass gave."""
+    """The result of one pass."""
 
     values: NamedValues
-    """All of them, by name."""
+    """All values, by name."""
     milliseconds: dict[str, float]
-    """Of each item."""
+    """The time of each item, by name."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all float32 tensors."""
+        """The shapes of all float32 tensors, by name."""
         tensors = {name: value for name, value in self.values.items() if isinstance(value, Tensor)}
         return {name: tuple(value.shape) for name, value in tensors.items() if value.dtype is torch.float32}
 
 
 def run(program: Program, weights: LayerWeights, constants: Mapping[str, Tensor], leaves: Sequence[Any]) -> Passed:
-    """One pass."""
+    """Run all items once."""
     values = program.values(constants, leaves)
     milliseconds: dict[str, float] = {}
     for item in program.items:
@@ -46,7 +46,7 @@ def run(program: Program, weights: LayerWeights, constants: Mapping[str, Tensor]
 def timed(
     program: Program, weights: LayerWeights, constants: Mapping[str, Tensor], leaves: Sequence[Any], rounds: int
 ) -> Passed:
-    """Several passes, and the medians: an item on its own, with all it needs in the cache, would look too good."""
+    """Run several passes and take medians: alone, with all its data in the cache, an item would look too fast."""
     run(program, weights, constants, leaves)
     passes = [run(program, weights, constants, leaves) for _ in range(rounds)]
     medians = {name: statistics.median(p.milliseconds[name] for p in passes) for name in passes[0].milliseconds}

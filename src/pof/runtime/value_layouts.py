@@ -1,7 +1,8 @@
-"""Which geometry each value has that a sparse layer or a pool of ours reads or writes.
+"""The geometry of each value that a sparse layer, or a pool of our own, reads or writes.
 
-A convolution without a stride is a flat pass only if rows of its input and its output are equally far apart, and an
-addition only if both lie alike; so values that meet in one are of one family, with one pitch and one padding.
+A convolution without a stride is a flat pass only if the rows of its input and its output are equally far apart, and
+an addition is one only if both values have the same layout. So values that meet in either form a family, with one
+pitch and one padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ class Layouts:
     def __init__(
         self, layers: Sequence[Layer], reaches: Mapping[str, tuple[int, int]], shapes: Mapping[str, Shape]
     ) -> None:
-        """`reaches` of the layers: rows and columns from the first tap to the last."""
+        """`reaches` has the rows and columns from the first tap to the last, for each layer."""
         self._shapes = shapes
         self._parents: dict[str, str] = {}
         pads: dict[str, tuple[int, int]] = {}

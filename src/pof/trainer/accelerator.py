@@ -1,4 +1,4 @@
-"""The engine that places and synchronises a run: one process, several, or several machines."""
+"""The engine that places and synchronises a run: in one process, in several, or on several machines."""
 
 import warnings
 from pathlib import Path
@@ -14,15 +14,15 @@ from pof.trainer.recipe import Recipe
 
 
 def engine_for(recipe: Recipe, folder: Path | None = None) -> Accelerator:
-    """accelerate's, in the precision that the recipe asks for; its trackers write to `folder`."""
+    """Return accelerate's engine in the recipe's precision; its trackers write to `folder`."""
     for name in recipe.run.trackers:
         check_choice(name, "run.trackers", tuple(sorted(LOGGER_TYPE_TO_CLASS)))
-    AcceleratorState._reset_state()  # or the precision of the first run in a process would be that of all
-    # Named, or a variable of the environment would divide the loss behind the recipe's back.
+    AcceleratorState._reset_state()  # or every run of this process would have the first one's precision
+    # Passed explicitly, or an environment variable could divide the loss behind the recipe's back.
     once = GradientAccumulationPlugin(num_steps=1)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "`log_with=")  # what is missing is named below
+            warnings.filterwarnings("ignore", "`log_with=")  # missing packages are reported below
             engine = Accelerator(
                 mixed_precision=recipe.run.precision,
                 gradient_accumulation_plugin=once,
@@ -32,9 +32,9 @@ def engine_for(recipe: Recipe, folder: Path | None = None) -> Accelerator:
     except ValueError as error:
         raise PofError(f"run.precision={recipe.run.precision!r} does not work here ({error}): try bf16 or no") from None
     used = {str(tracker) for tracker in engine.log_with}
-    for name in recipe.run.trackers:  # accelerate leaves out what is not installed, without a word
+    for name in recipe.run.trackers:  # accelerate silently drops trackers that are not installed
         if name not in used:
-            raise PofError(f"run.trackers: {name!r} needs a package that is not here: pip install {name}")
+            raise PofError(f"run.trackers: {name!r} needs a package that is not installed: pip install {name}")
     if recipe.run.precision == "fp16" and engine.device.type == "cpu":
         raise PofError("run.precision='fp16' needs a GPU: use bf16 or no")
     return engine

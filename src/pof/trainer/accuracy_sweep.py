@@ -1,4 +1,4 @@
-"""Accuracy of a model in its present state, and over many states."""
+"""Accuracy of a model in its current state, and over many states."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -17,27 +17,27 @@ from pof.ranking.sparsity_state import DENSE, Scope, State
 from pof.trainer.winograd import is_there, winograd_convolutions
 
 BATCH = 125
-"""Larger batches are slower: their activations leave the cache, and each is fresh memory."""
+"""Images per test batch. Larger batches are slower: their activations leave the cache and need fresh memory."""
 CALIBRATION_IMAGES = 2000
 Statistics = Literal["kept", "estimated", "none"]
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Top-1 accuracy (of 1) of one state, as it stands and with its BatchNorm statistics re-estimated.
+    """Top-1 accuracy of one state, from 0 to 1: as it stands, and with BatchNorm statistics of its own.
 
-    The dense state has the statistics that it was trained with; they are not estimated anew.
+    The dense state already has its own statistics, so `calibrated` is None there.
     """
 
     state: State
     zeros: float
-    """The share of weights of the plan that are zero."""
+    """Share of the plan's weights that are zero."""
     plain: float
     calibrated: float | None
     scope: Scope = "layer"
 
     def as_record(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the figures as plain data."""
         return {
             **self.state._asdict(),
             "scope": self.scope,
@@ -64,15 +64,15 @@ def accuracy(model: nn.Module, data: Dataset) -> float:
 
 
 def faster_convolutions(device: torch.device) -> AbstractContextManager[object]:
-    """What training and testing on a CPU go faster in; elsewhere it would only cost."""
+    """Return a context that speeds up training and testing on a CPU; on other devices it does nothing."""
     return winograd_convolutions() if device.type == "cpu" and is_there() else nullcontext()
 
 
 def calibration_batches(data: Dataset) -> Iterator[Tensor]:
     """Training images to re-estimate BatchNorm statistics from, augmented as in training.
 
-    Statistics of images without augmentation are not those that the weights were trained with: they cost a CIFAR-10
-    ResNet-20 1.7 points at 30 % sparsity.
+    Statistics of images without augmentation are not those that the weights were trained with: using them costs a
+    CIFAR-10 ResNet-20 1.7 points at 30 % sparsity.
     """
     batch = min(BATCH, data.train_images)
     batches = data.train_batches(batch, seed=0, epoch=0)
@@ -82,7 +82,7 @@ def calibration_batches(data: Dataset) -> Iterator[Tensor]:
 def sweep(
     model: nn.Module, elastic: Elastic, data: Dataset, states: Iterable[State], *, calibrate: bool = True
 ) -> Iterator[Accuracy]:
-    """The accuracy in each of `states`, one after the other; the model is in its former state afterwards."""
+    """Yield the accuracy in each of `states`; afterwards the model is back in its former state."""
     for state in states:
         with elastic.at(state.sparsity, recover_from=state.band_start):
             plain = accuracy(model, data)
@@ -97,9 +97,9 @@ def sweep(
 def sweep_file(
     model: nn.Module, file: PofFile, data: Dataset, states: Iterable[State], *, statistics: Statistics = "kept"
 ) -> Iterator[Accuracy]:
-    """The accuracy in each of `states` as a file gives them: with the dense BatchNorm statistics, and with others.
+    """Yield the accuracy in each of `states` of a file: with the dense BatchNorm statistics, and with others.
 
-    Those are the ones that the file keeps, or "estimated" anew; or there are "none".
+    `statistics` names the others: "kept" are those in the file, "estimated" ones come from data, "none" skips them.
     """
     dense = file.state_dict()
     pruned = [tensor.name for tensor in file.head.of_role("pruned")]

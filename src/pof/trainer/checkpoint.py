@@ -1,6 +1,6 @@
 """Checkpoints: one safetensors file, written whole or not at all; nothing is ever unpickled.
 
-Tensors are stored flat; numbers, and where each tensor belongs, as JSON in the file's own header.
+Tensors are stored flat. Numbers, and the place of each tensor, are stored as JSON in the file's own header.
 """
 
 import json
@@ -21,7 +21,7 @@ Tree = Any
 
 
 def write_tree(path: Path, tree: Tree) -> None:
-    """Write `tree` to a temporary name, then rename it to `path`: the old file stays good until the new one is."""
+    """Write `tree` to a temporary file, then rename it to `path`: the old file stays until the new one is complete."""
     tensors: dict[str, Tensor] = {}
     skeleton = _flatten(tree, "", tensors)
     text = json.dumps(skeleton)
@@ -30,7 +30,7 @@ def write_tree(path: Path, tree: Tree) -> None:
 
 
 def read_tree(path: Path) -> Tree:
-    """Take back what `write_tree` wrote."""
+    """Read what `write_tree` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -40,7 +40,7 @@ def read_tree(path: Path) -> Tree:
             raise ValueError("its checksum is wrong")
         return _unflatten(json.loads(metadata["pof"]), tensors)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise PofError(f"the checkpoint {str(path)!r} is broken ({error}): delete it to start anew") from None
+        raise PofError(f"the checkpoint {str(path)!r} is broken ({error}): delete it to start over") from None
 
 
 def _flatten(tree: Tree, path: str, tensors: dict[str, Tensor]) -> Tree:
@@ -68,7 +68,7 @@ def _unflatten(skeleton: Tree, tensors: dict[str, Tensor]) -> Tree:
 
 
 def _checksum(text: str, tensors: dict[str, Tensor]) -> str:
-    """Of everything that is stored, as a disk may give back other bytes than it got."""
+    """Return a checksum of everything that is stored: a disk may return other bytes than it was given."""
     found = zlib.crc32(text.encode())
     for name in sorted(tensors):
         value = tensors[name]

@@ -1,4 +1,4 @@
-"""What a run tells whoever shows it."""
+"""The events that a run reports to whoever displays it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,33 +6,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StepDone:
-    """A step was made."""
+    """A step is done."""
 
     step: int
-    """How many there have been, since the run began."""
+    """Steps done since the run began."""
     steps: int
     epoch: int
-    """The present one; 0 is the first."""
+    """The current epoch, counted from 0."""
     loss: float
-    """The mean over the last few steps."""
+    """Mean loss of the last few steps."""
     epoch_loss: float
-    """The mean over the steps of this epoch up to the last look at the loss, since this process began."""
+    """Mean loss of this epoch's steps in this process, up to the last time the loss was read."""
     learning_rate: float
     images: int
     """Images seen since this process began."""
     figures: Mapping[str, float]
-    """The method's own, such as penalty, mean cosine and tr; taken every few steps."""
+    """The method's own figures, such as penalty, mean cosine and tr; updated every few steps."""
 
 
 @dataclass(frozen=True)
 class EpochDone:
-    """An epoch ended."""
+    """An epoch is done."""
 
     epoch: int
-    """How many there have been."""
+    """Epochs done since the run began."""
     epochs: int
     figures: Mapping[str, float]
-    """Loss, images per second, the method's own, and the accuracy if the epoch was evaluated."""
+    """Loss, images per second, the method's own figures, and the accuracy if this epoch was evaluated."""
 
 
 @dataclass(frozen=True)

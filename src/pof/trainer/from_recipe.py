@@ -1,4 +1,4 @@
-"""From a recipe to the things that it names: dataset, model, optimiser, method."""
+"""Builds what a recipe names: dataset, model, optimiser, method."""
 
 import inspect
 
@@ -20,16 +20,16 @@ from pof.trainer.weight_files import load_weights
 
 
 def build_data(recipe: DataRecipe) -> Dataset:
-    """The dataset."""
+    """Build the dataset."""
     if recipe.name not in DATASETS:
-        raise PofError(f"data.name={recipe.name!r} is no dataset: known are {', '.join(DATASETS)}")
+        raise PofError(f"data.name={recipe.name!r} is not a known dataset: use one of {', '.join(DATASETS)}")
     known = DATASETS[recipe.name]
     dataset = known(**{name: getattr(recipe, name) for name in known.settings})
     return dataset.holding_out(recipe.hold_out) if recipe.hold_out else dataset
 
 
 def build_model(recipe: ModelRecipe, classes: int) -> nn.Module:
-    """The model, with its starting weights."""
+    """Build the model, with its starting weights."""
     model = MODELS[recipe.name](num_classes=classes) if recipe.name in MODELS else _import_model(recipe.name, classes)
     if recipe.weights:
         load_weights(model, recipe.weights)
@@ -41,7 +41,7 @@ def build_model(recipe: ModelRecipe, classes: int) -> nn.Module:
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
-    """Stochastic gradient descent; biases and normalisation take part in weight decay, as in the paper's setting."""
+    """Build stochastic gradient descent; biases and normalisation decay too, as in the paper's setting."""
     settings = recipe.optimizer
     return SGD(
         model.parameters(),
@@ -53,18 +53,18 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
 
 
 def build_method(recipe: Recipe, model: nn.Module, optimizer: Optimizer, span: Span) -> Method:
-    """The training method."""
+    """Build the training method."""
     method: Method = find_method(recipe.method)(model, optimizer, recipe.settings, span)
     return method
 
 
 def build_elastic(recipe: Recipe, model: nn.Module, scope: Scope = "layer") -> Elastic:
-    """The trained model at any sparsity, ranked as it was trained."""
+    """Build the `Elastic` of the trained model, which ranks weights as training did."""
     return Elastic(model, magnitudes=recipe.ranking.magnitudes, scope=scope)
 
 
 def weights_facts(recipe: Recipe) -> dict[str, str]:
-    """What a file of the weights of a run says of them."""
+    """Return the metadata that is stored with the weights of a run."""
     return {
         "model": recipe.model.name,
         "data": recipe.data.name,
@@ -75,7 +75,7 @@ def weights_facts(recipe: Recipe) -> dict[str, str]:
 
 
 def check_fit(model: nn.Module, data: Dataset, names: tuple[str, str]) -> None:
-    """Raise if the model does not take the images or does not know all classes; `names` are those of both."""
+    """Raise if the model does not take the images or lacks classes; `names` are those of the model and the data."""
     image = next(data.test_batches(1))[0].to(next(model.parameters()).device)
     training = {module: module.training for module in model.modules()}
     try:

@@ -1,4 +1,4 @@
-"""Ctrl-C while a run goes on."""
+"""Ctrl-C during a run."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ class Interrupt:
         self.seen = False
 
     def __enter__(self) -> "Interrupt":
-        # Only the main thread may ask for signals.
+        # Only the main thread may handle signals.
         self._hears = threading.current_thread() is threading.main_thread()
         if self._hears:
             self._former = signal.signal(signal.SIGINT, self._note)

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step, so that nothing of it needs to be saved."""
+"""The learning rate as a pure function of the step, so that a checkpoint need not store it."""
 
 import math
 

@@ -18,19 +18,19 @@ from pof.trainer.learning_rate import learning_rate
 from pof.trainer.recipe import Recipe
 
 CHECK_EVERY = 10
-"""Steps between two looks at the loss; each look waits for the device."""
+"""Steps between two reads of the loss; each read waits for the device."""
 
 
 class Trainer:
     """The parts of a run, and the steps that move them.
 
     Args:
-        recipe: what to do.
-        model: the plain model.
-        optimizer: made for it.
-        method: made for both.
-        data: the images.
-        accelerator: the engine that places and synchronises them.
+        recipe: says what to do.
+        model: the model, as `accelerator` prepared it.
+        optimizer: the optimiser of the model.
+        method: the training method, made for both.
+        data: the dataset.
+        accelerator: the engine that places and synchronises everything.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Trainer:
         self._accelerator = accelerator
         self._device = accelerator.device
         self._span = span_of(recipe, data)
-        # The last loss with its graph lives until the next forward pass is done: if nothing of a step were left, the
-        # allocator would give all memory back, and each step would fault it in again (7,000 faults, 20 ms and more).
+        # The last loss keeps its graph alive until the next forward pass is done. If nothing of a step were left, the
+        # allocator would return all memory, and each step would fault it in again (7,000 faults, 20 ms or more).
         self._held: Tensor | None = None
 
     def steps(self, start: int) -> Iterator[StepDone]:
-        """Train from step `start` to the end; yields after every step. Between two yields everything is consistent."""
+        """Train from step `start` to the end, and yield after every step, when everything is consistent."""
         span, recipe = self._span, self._recipe
         images, total, unseen = 0, torch.zeros((), device=self._device), 0
         shown, figures = float("nan"), self._method.figures()
@@ -106,15 +106,15 @@ class Trainer:
         return loss
 
     def _seed(self, step: int) -> None:
-        """Random numbers depend on the step, so that dropout goes on as it would have after a resume."""
+        """Seed by the step, so that a resumed run draws the same random numbers, for dropout say."""
         seed, device = hash((self._recipe.run.seed, step, self._accelerator.process_index)) % 2**63, self._device.type
-        # torch.manual_seed would note a stack trace for each absent kind of device: a millisecond and a leak per step.
+        # torch.manual_seed records a stack trace for each absent kind of device: a millisecond and a leak per step.
         torch.default_generator.manual_seed(seed)
         if device != "cpu":
             getattr(torch, device).manual_seed(seed)
 
     def _pass(self, inputs: Tensor, labels: Tensor) -> RunPass:
-        """The forward and backward pass of one batch, in as many parts as the recipe says."""
+        """Return the forward and backward pass of one batch, in as many parts as the recipe says."""
         engine, parts = self._accelerator, self._recipe.run.accumulate
         inputs, labels = inputs.to(engine.device), labels.to(engine.device)
         if self._recipe.model.channels_last and inputs.dim() == 4:
@@ -155,7 +155,7 @@ def _outputs(teacher: nn.Module, images: Tensor) -> Tensor:
 
 
 def span_of(recipe: Recipe, data: Dataset) -> Span:
-    """How many steps the run has."""
+    """Return the length of the run in steps, and its seed."""
     steps_per_epoch = data.train_images // recipe.data.batch
     if steps_per_epoch == 0:
         raise PofError(f"data.batch={recipe.data.batch} is more than the {data.train_images} training images: lower it")

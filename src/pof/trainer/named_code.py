@@ -1,4 +1,4 @@
-"""Models and methods that a recipe names: ours by a short name, the user's own as `package.module:name`."""
+"""Finds the models and methods that a recipe names: ours by a short name, users' own as `package.module:name`."""
 
 import importlib
 from difflib import get_close_matches
@@ -9,28 +9,28 @@ from pof.methods import METHODS, check_method
 
 
 def find_method(name: str) -> Any:
-    """The class of a method: one of `pof.methods.METHODS`, or `package.module:Class`."""
+    """Return the class of a method: one of `pof.methods.METHODS`, or `package.module:Class`."""
     if name in METHODS:
         return METHODS[name]
     if not isinstance(name, str) or ":" not in name:
         near = get_close_matches(str(name), METHODS, n=1)
         perhaps = f", perhaps {near[0]!r}" if near else ""
         known = ", ".join(map(repr, METHODS))
-        raise PofError(f"method.name={name!r} must be one of {known}{perhaps}; your own is package.module:Class")
+        raise PofError(f"method.name={name!r} must be one of {known}{perhaps}; name your own as package.module:Class")
     found = import_named(name, "method.name", "method", tuple(METHODS))
     check_method(found, name)
     return found
 
 
 def import_named(name: str, key: str, what: str, known: tuple[str, ...]) -> Any:
-    """What `package.module:name` names.
+    """Import what `package.module:name` names.
 
-    `key` is the recipe's key, `what` the thing it stands for, `known` the names that need no colon.
+    `key` is the recipe's key, `what` the kind of thing it names, `known` the names that need no colon.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         own = "package.module:Class" if what == "method" else "package.module:function"
-        raise PofError(f"{key}={name!r} is no {what}: known are {', '.join(known)}; your own is {own}")
+        raise PofError(f"{key}={name!r} is not a known {what}: use one of {', '.join(known)}, or {own}")
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Writing a `.pof` file of trained weights, from whatever is known of them."""
+"""Writes a `.pof` file of trained weights, from whatever is known about them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,15 +19,15 @@ from pof.trainer.weight_files import facts_of, read_weights
 
 
 def facts_about(source: str | Path) -> dict[str, str]:
-    """What a run's recipe or a file's metadata says of its weights: model, data, magnitudes, scope ..."""
+    """Return what a run's recipe or a file's metadata says about its weights: model, data, magnitudes, scope."""
     return weights_facts(recipe_of(Path(source))) if Path(source).is_dir() else dict(facts_of(source))
 
 
 def pack(source: str | Path, target: str | Path, facts: Mapping[str, str], *, calibrate: bool, **how: Any) -> int:
-    """Write the weights of `source` to `target`, with the options `how` of `pof.save`; return the bytes.
+    """Write the weights of `source` to `target`, with the options `how` of `pof.save`; return its bytes.
 
-    The model, where it is known, says which layer is the first. Else names and shapes do; a file of sorted names may
-    mislead them. `calibrate` keeps BatchNorm statistics, estimated from the images that the network was trained with.
+    If the model is known, it says which layer is the first. Otherwise names and shapes decide, which sorted names may
+    mislead. `calibrate` keeps BatchNorm statistics, estimated from the images that the network was trained with.
     """
     network, why = _network(source, facts)
     if calibrate:
@@ -35,15 +35,15 @@ def pack(source: str | Path, target: str | Path, facts: Mapping[str, str], *, ca
             raise PofError(f"--calibrate needs the model and its dataset, and {why or 'the dataset is not known'}")
         return save(network, target, calibrate=list(calibration_batches(_data(source, facts))), **how)
     state = read_weights(source)
-    # A network of half precision is not built as such: its own tensors are written, to the bit.
+    # Models are built in float32: the tensors of a half-precision network are written directly, bit for bit.
     full = all(value.dtype == torch.float32 for value in state.values() if value.is_floating_point())
     return save_state_dict(state, target, **how) if network is None or not full else save(network, target, **how)
 
 
 def _network(source: str | Path, facts: Mapping[str, str]) -> tuple[nn.Module | None, str]:
-    """The network, or why there is none."""
+    """Return the network, or None and the reason."""
     if "model" not in facts:
-        return None, f"{str(source)!r} does not say of which model it is: pack the folder of a run"
+        return None, f"{str(source)!r} does not name its model: pack a run's folder"
     try:
         return load_at(source).model, ""
     except PofError as error:

@@ -25,7 +25,7 @@ WITHOUT_EFFECT = (
     "name", "data.root", "data.workers", "run.evaluate_every", "run.checkpoint_steps", "run.trackers",
     "table.scopes",
 )  # fmt: skip
-"""Keys that do not change what is trained: a run may go on with other values."""
+"""Keys that do not change what is trained: a run may resume with other values."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class ModelRecipe:
     """Which network, and what it starts from."""
 
     name: str = "resnet20"
-    """A name of `pof.models`, or `package.module:function` for a model of your own."""
+    """A name from `pof.models`, or `package.module:function` for a model of your own."""
     weights: str = ""
-    """A file of weights to start from (safetensors, .pth, or a run's folder); empty starts from scratch."""
+    """Weights to start from: a file (safetensors, .pth or .pof) or a run's folder. Empty starts from scratch."""
     normalize_inputs: str = ""
-    """"patch" or "sample" for unit-norm inputs too, see `pof.normalize_inputs`."""
+    """Set to "patch" or "sample", inputs have unit norm too: see `pof.normalize_inputs`."""
     channels_last: bool = True
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class ModelRecipe:
 
 @dataclass(frozen=True)
 class DataRecipe:
-    """Which images."""
+    """Which images to train and test on."""
 
     name: str = "cifar10"
     root: str = ""
@@ -56,10 +56,10 @@ class DataRecipe:
     workers: int = 4
     """Processes that decode an `imagefolder`."""
     hold_out: int = 0
-    """Training images that are left out of training, and that the run is tested on instead of the test images."""
+    """Training images to leave out of training, and to test the run on instead of the test images."""
 
     def __post_init__(self) -> None:
-        check_whole(self.batch, "data.batch", "the images of a step")
+        check_whole(self.batch, "data.batch", "the number of images per step")
         if self.hold_out:
             check_whole(self.hold_out, "data.hold_out", "the number of training images to test on, 0 for none")
 
@@ -73,9 +73,10 @@ class OptimizerRecipe:
     weight_decay: float = 1e-4
     nesterov: bool = False
     schedule: str = "cosine"
-    """"cosine" to zero, "restarts" (cosine, anew every `period`), "steps" (a tenth every `period`), "constant"."""
+    """One of "cosine" (down to zero), "restarts" (a new cosine every `period`), "steps" (divided by ten every `period`)
+    and "constant"."""
     period: float = 10.0
-    """Epochs, for "restarts" and "steps"."""
+    """Epochs between two restarts or steps."""
     warmup: float = 0.0
     """Epochs over which the learning rate first rises from zero."""
 
@@ -91,25 +92,25 @@ class OptimizerRecipe:
 
 @dataclass(frozen=True)
 class RunRecipe:
-    """How the run goes about it."""
+    """How the run is carried out."""
 
     epochs: int = 40
     seed: int = 0
     precision: str = "no"
-    """"no" (float32), "bf16" or "fp16"."""
+    """The mixed precision: "no" (float32), "bf16" or "fp16"."""
     accumulate: int = 1
-    """Parts in which the gradients of one step are computed, one after the other."""
+    """Number of parts, one after the other, in which the gradients of a step are computed."""
     evaluate_every: int = 5
     """Epochs between two evaluations; the last epoch is always evaluated."""
     checkpoint_steps: int = 0
     """Steps between two checkpoints; 0 writes one per epoch."""
     trackers: tuple[str, ...] = ()
-    """Where figures go beside the run's own records: "tensorboard", or another tracker that accelerate knows."""
+    """Where figures go besides the run's own records: "tensorboard", or another tracker that accelerate knows."""
 
     def __post_init__(self) -> None:
         check_choice(self.precision, "run.precision", ("no", "bf16", "fp16"))
         for name in ("epochs", "accumulate", "evaluate_every"):
-            check_whole(getattr(self, name), f"run.{name}", "how many")
+            check_whole(getattr(self, name), f"run.{name}", "a count")
         for name, most in (("seed", 2**63), ("checkpoint_steps", 2**31)):
             if not 0 <= getattr(self, name) < most:
                 raise PofError(f"run.{name}={getattr(self, name)} must be a whole number, 0 or more, below {most}")
@@ -123,12 +124,12 @@ class TableRecipe:
     bands: tuple[tuple[float, float], ...] = (
         (0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9), (0.5, 0.9),
     )  # fmt: skip
-    """The paper's six and one more: from where, up to which sparsity alpha * sign(w) is filled in."""
+    """The paper's six bands and one more: alpha * sign(w) fills each from its first ratio to its second."""
     calibrate: bool = True
-    """Whether each state is also tested with BatchNorm statistics re-estimated."""
+    """Whether each state is also tested with re-estimated BatchNorm statistics."""
     scopes: tuple[str, ...] = ()
-    """"layer" prunes every layer alike, "global" ranks the weights of all of them together; both make two tables, and
-    none names the method's own."""
+    """How to rank for the test: "layer" prunes every layer alike, "global" ranks the weights of all layers together.
+    Naming both makes two tables; naming none takes the method's own scope."""
 
     def __post_init__(self) -> None:
         self.states()
@@ -136,14 +137,14 @@ class TableRecipe:
             check_choice(scope, "table.scopes", ("layer", "global"))
 
     def states(self) -> tuple[State, ...]:
-        """All of them."""
+        """Return all states, the pruned ones first."""
         pruned = (pruned_state(sparsity) for sparsity in self.sparsities)
         return (*pruned, *(recovered_state(low, high) for low, high in self.bands))
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A run."""
+    """Everything that decides a run."""
 
     name: str
     model: ModelRecipe = field(default_factory=ModelRecipe)
@@ -157,22 +158,22 @@ class Recipe:
 
     @property
     def ranking(self) -> TrainedRanking:
-        """How the weights are ranked that the method has trained."""
+        """How weights that the method has trained are ranked."""
         found: TrainedRanking = find_method(self.method).ranking(self.settings)
         return found
 
     @property
     def tested_scopes(self) -> tuple[Scope, ...]:
-        """Those of the table; if it names none, the method's own."""
+        """The scopes that the table names; if it names none, the method's own."""
         return cast(tuple[Scope, ...], self.table.scopes) or (self.ranking.scope,)
 
     def as_dict(self) -> dict[str, Any]:
-        """Every value, defaults too, as plain data."""
+        """Return every value, including defaults, as plain data."""
         return asdict(self)
 
     @property
     def hash(self) -> str:
-        """The same for the same outcome: the file's name, paths and how often it is tested do not count."""
+        """A hash that is equal for equal outcomes: the keys `WITHOUT_EFFECT` do not count."""
         values = self.as_dict()
         for path in WITHOUT_EFFECT:
             *tables, key = path.split(".")
@@ -184,7 +185,7 @@ class Recipe:
 
 
 def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
-    """The recipe in a TOML file, with `changes` such as "run.epochs=10" applied.
+    """Read the recipe in a TOML file, and apply `changes` such as "run.epochs=10".
 
     The table `[method]` holds the method's `name` and its settings.
     """
@@ -193,7 +194,7 @@ def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
             table = tomllib.loads(file.read_text())
     except (FileNotFoundError, IsADirectoryError):
         raise PofError(
-            f"no recipe at {str(path)!r}: name a .toml file; those of pof are in recipes/ of its repository"
+            f"no recipe at {str(path)!r}: name a .toml file; pof's own are in recipes/ of its repository"
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PofError(f"cannot read the recipe {str(path)!r}: {error}") from None
@@ -203,7 +204,7 @@ def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
 
 
 def recipe_from(table: Mapping[str, Any], default_name: str = "run") -> Recipe:
-    """A recipe from nested tables; an unknown key or a wrong type is an error that names the known ones."""
+    """Build a recipe from nested tables; the error about an unknown key lists the known ones."""
     values = dict(table)
     method = values.pop("method", {"name": "dense"})
     if not isinstance(method, Mapping):
@@ -221,7 +222,7 @@ def recipe_from(table: Mapping[str, Any], default_name: str = "run") -> Recipe:
 
 
 def recorded_recipe(values: Mapping[str, Any]) -> Recipe:
-    """The recipe that `Recipe.as_dict` wrote, here or in an older version: what is new since has its default."""
+    """Read the recipe that `Recipe.as_dict` wrote, here or in an older version; keys added since get their defaults."""
     tables = dict(values)
     method = {"name": tables.pop("method"), **(tables.pop("settings") or {})}
     return recipe_from({**tables, "method": method})
@@ -249,16 +250,16 @@ def _build(kind: type[Any], table: Mapping[str, Any], path: str, which: str = ""
 
 def _unknown(key: str, known: list[str], path: str, which: str) -> str:
     if path:
-        return f"unknown key {key!r} in [{path}]{which}; known are {', '.join(sorted(known)) or 'none'}"
+        return f"unknown key {key!r} in [{path}]{which}; known keys are {', '.join(sorted(known)) or 'none'}"
     tables = {item.name: item.default_factory for item in fields(Recipe) if item.default_factory is not MISSING}
     for name, table in tables.items():
         if any(item.name == key for item in fields(cast(Any, table))):
             return f"unknown key {key!r}: it is {name}.{key}"
-    return f"unknown key {key!r} in the recipe; known are name, {', '.join((*tables, 'method'))}"
+    return f"unknown key {key!r} in the recipe; known keys are name, {', '.join((*tables, 'method'))}"
 
 
 def _value(kind: Any, value: Any, path: str) -> Any:
-    """`value` as `kind`, or an error; whole numbers pass for floats and lists for tuples."""
+    """Return `value` as `kind`, or raise; whole numbers pass for floats, and lists for tuples."""
     if kind is Any:
         return value
     if is_dataclass(kind) and isinstance(kind, type):

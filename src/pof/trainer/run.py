@@ -1,4 +1,4 @@
-"""One run in one folder: starts, resumes or finds itself finished; writes records, checkpoints and weights."""
+"""One run in one folder: it starts, resumes or has finished already, and writes records, checkpoints and weights."""
 
 import time
 from contextlib import nullcontext
@@ -42,16 +42,16 @@ class Outcome:
     """How a call of `run_recipe` ended."""
 
     finished: bool
-    """False if it was interrupted; the same call goes on from there."""
+    """False if it was interrupted; the same call resumes from there."""
     already: bool
     """Whether it had finished before this call."""
     step: int
     accuracy: float | None = None
     test_images: int = 0
     figures: dict[str, float] = field(default_factory=dict)
-    """The last ones of the method."""
+    """The method's last figures."""
     table: list[dict[str, Any]] = field(default_factory=list)
-    """A row a state: see `pof.trainer.accuracy_sweep.Accuracy`."""
+    """One row per state: see `pof.trainer.accuracy_sweep.Accuracy`."""
 
 
 def run_recipe(
@@ -59,14 +59,14 @@ def run_recipe(
 ) -> Outcome:
     """Run `recipe` in the folder `out`, from its last checkpoint if there is one; do nothing if it has finished.
 
-    `weights` is where `model.weights` really are, if not where the recipe says; the run stays one of that recipe.
+    `weights` is where `model.weights` really are, if not where the recipe says; the run still counts as that recipe's.
     """
     folder = Path(out)
     engine = engine_for(recipe, folder)
     records = open_records(folder, recipe, engine)
     done = records.last("final")
     if done is None:
-        # Built before there is a folder, so that a run that cannot begin leaves nothing.
+        # Built before there is a folder, so that a run that cannot start leaves nothing behind.
         run = _Run(recipe, folder, records, engine, weights)
         with own_folder(folder) if engine.is_main_process else nullcontext():
             engine.wait_for_everyone()
@@ -75,7 +75,9 @@ def run_recipe(
                 return run.go(show)
             # Another process has finished it in the meantime.
     if not (folder / WEIGHTS).exists():
-        raise PofError(f"the run in {str(folder)!r} has finished, but its {WEIGHTS} is gone: delete it to train anew")
+        raise PofError(
+            f"the run in {str(folder)!r} has finished, but its {WEIGHTS} is gone: delete the folder to start over"
+        )
     keys = ("step", "accuracy", "test_images", "figures", "table")
     return Outcome(finished=True, already=True, **{key: done[key] for key in keys})
 
@@ -90,7 +92,7 @@ class _Run:
         self._recipe, self._folder, self._records, self._engine = recipe, folder, records, engine
         self._data = build_data(recipe.data)
         self._span = span_of(recipe, self._data)
-        # A checkpoint has its own weights; the file that the run began with may be gone.
+        # A checkpoint has its own weights; the file that the run started from may be gone.
         resumes = (folder / CHECKPOINT).exists()
         start = replace(recipe.model, weights="" if resumes else str(weights or recipe.model.weights))
         self._model = build_model(start, self._data.classes).to(engine.device)
@@ -163,14 +165,14 @@ class _Run:
         return Outcome(finished=True, already=False, **final)
 
     def _test(self, show: Show) -> list[dict[str, Any]]:
-        """Test the network in all states of the recipe's table; every rank does, so that none waits too long."""
+        """Test the network in all states of the recipe's table; every rank does this, so that none waits too long."""
         table, rows = self._recipe.table, []
         states, scopes = table.states(), self._recipe.tested_scopes
         for scope in scopes:
             try:
                 elastic = build_elastic(self._recipe, self._model, scope)
             except PofError:
-                return []  # a network of which nothing can be pruned, trained plainly
+                return []  # nothing in this network can be pruned
             for found in sweep(self._model, elastic, self._data, states, calibrate=table.calibrate):
                 rows.append(found.as_record())
                 show(StateTested(str(found.state), len(rows), len(states) * len(scopes)))
@@ -199,7 +201,7 @@ class _Run:
             return 0
         tree = read_tree(path)
         if tree.get("recipe") not in {self._recipe.hash, *self._records.hashes()}:
-            raise PofError(f"{str(path)!r} is of another recipe: choose another --out, or delete it to start anew")
+            raise PofError(f"{str(path)!r} is of another recipe: choose another --out, or delete it to start over")
         self._model.load_state_dict(tree["model"])
         self._optimizer.load_state_dict(tree["optimizer"])
         self._method.load_state_dict(tree["method"])

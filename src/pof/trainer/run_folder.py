@@ -1,4 +1,4 @@
-"""The folder of a run: made when the run begins, and one process's own while it goes on."""
+"""The folder of a run: made when the run starts, and locked by one process while it lasts."""
 
 import sys
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ LOCK = ".lock"
 
 
 class BusyError(PofError):
-    """Another process is in the folder of a run."""
+    """Another process is using the folder of a run."""
 
 
 @contextmanager
 def own_folder(folder: Path) -> Iterator[None]:
-    """Make the folder and keep other processes that ask for it out; remove what a killed one left half-written.
+    """Make the folder and lock it; remove files that a killed process left half-written.
 
     Raises:
-        PofError: it cannot be made.
-        BusyError: another process is in it.
+        PofError: the folder cannot be made.
+        BusyError: another process has locked it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def own_folder(folder: Path) -> Iterator[None]:
 
 
 def is_free(folder: Path) -> bool:
-    """Whether no other process is in the folder."""
+    """Whether no other process is using the folder."""
     if sys.platform == "win32" or not (folder / LOCK).exists():
         return True
     with (folder / LOCK).open("a") as lock:

@@ -1,4 +1,4 @@
-"""What made a run, as its records tell, and whether a folder holds that run or another."""
+"""What made a run, and whether the records in a folder belong to that run or to another."""
 
 import json
 import platform
@@ -18,7 +18,7 @@ RECORDS = "records.jsonl"
 
 
 def open_records(folder: Path, recipe: Recipe, engine: Accelerator) -> Records:
-    """The records in `folder`, which are of `recipe` or not there yet."""
+    """Open the records in `folder`; raise if they belong to another recipe."""
     records = Records(folder / RECORDS)
     if engine.is_main_process:
         records.mend()
@@ -33,7 +33,7 @@ def open_records(folder: Path, recipe: Recipe, engine: Accelerator) -> Records:
 
 
 def _difference(there: Any, here: Any, path: str = "") -> str:
-    """The first key in which two recipes differ."""
+    """Describe the first key in which two recipes differ."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in dict.fromkeys((*there, *here)):
             if there.get(key) != here.get(key):
@@ -42,7 +42,7 @@ def _difference(there: Any, here: Any, path: str = "") -> str:
 
 
 def origin_of(recipe: Recipe) -> dict[str, Any]:
-    """What made the run."""
+    """Return what makes the run: its recipe, versions and machine."""
     return {
         "recipe": recipe.as_dict(),
         "recipe_hash": recipe.hash,
@@ -57,9 +57,9 @@ def origin_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit that a git checkout is at, "-dirty" if files differ from it; None if `folder` is not one.
+    """Return the commit of a git checkout, with "-dirty" if files differ from it; None if `folder` is not one.
 
-    A folder within a checkout does not count: what is installed there is not of its commits.
+    A folder inside a checkout does not count: what is installed there is not part of its commits.
     """
     if not (folder / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""The append-only record of a run: `records.jsonl`, a JSON object a line."""
+"""The append-only record of a run: `records.jsonl`, one JSON object per line."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from pof.errors import PofError
 
 
 class Records:
-    """Writes and reads the record of one run. A line that a kill cut off is not read, and goes at the next start."""
+    """Writes and reads the record of one run. A line cut off by a kill is not read, and the next start removes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -22,7 +22,7 @@ class Records:
             raise PofError(f"cannot write {str(self._path)!r}: {error.strerror or error}") from None
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines: the last one may be cut off, or another process may be writing it."""
+        """Return all complete lines: the last one may be cut off, or another process may be writing it."""
         try:
             text = self._path.read_text()
         except (FileNotFoundError, NotADirectoryError):
@@ -36,12 +36,12 @@ class Records:
             except ValueError:
                 record = None
             if not isinstance(record, dict) or "kind" not in record:
-                raise PofError(f"line {number} of {str(self._path)!r} is no record: restore or delete the file")
+                raise PofError(f"line {number} of {str(self._path)!r} is not a record: restore or delete the file")
             found.append(record)
         return found
 
     def mend(self) -> None:
-        """Take off a last line without its end, which a kill left."""
+        """Remove an incomplete last line, which a kill left behind."""
         try:
             data = self._path.read_bytes()
             whole = data[: data.rfind(b"\n") + 1]
@@ -54,16 +54,16 @@ class Records:
             raise PofError(f"cannot read {str(self._path)!r}: {error.strerror or error}") from None
 
     def origin(self) -> dict[str, Any] | None:
-        """What made the run: its recipe, the hash of that, versions; None if nothing was recorded yet."""
+        """Return the line that says what made the run: recipe, hash, versions; None if nothing is recorded yet."""
         made = next((record for record in self.read() if record["kind"] in ("start", "resume")), None)
         if made is not None and not {"recipe", "recipe_hash"} <= made.keys():
-            raise PofError(f"{str(self._path)!r} does not say of which recipe it is: restore or delete the file")
+            raise PofError(f"{str(self._path)!r} does not name its recipe: restore or delete the file")
         return made
 
     def hashes(self) -> set[str]:
-        """Those of the recipe: one, and another if a newer version, which has more settings, went on with the run."""
+        """Return the hashes of the recipe: one, and another if a newer version with more settings resumed the run."""
         return {record["recipe_hash"] for record in self.read() if "recipe_hash" in record}
 
     def last(self, kind: str) -> dict[str, Any] | None:
-        """The last line of that kind."""
+        """Return the last line of that kind; None if there is none."""
         return next((record for record in reversed(self.read()) if record["kind"] == kind), None)

@@ -1,4 +1,4 @@
-"""The figures of a run, for TensorBoard or whatever other tracker the recipe names."""
+"""Sends the figures of a run to TensorBoard, or to any other tracker that the recipe names."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from pof.trainer.events import EpochDone, Event, Show, StepDone
 from pof.trainer.recipe import Recipe
 
 EVERY = 10
-"""Steps between two entries."""
+"""Steps between two log entries."""
 
 
 class Tracker:
-    """Passes events on to `show`, and their figures to the engine's trackers; does nothing more if there are none."""
+    """Passes events on to `show`, and their figures to the engine's trackers, if there are any."""
 
     def __init__(self, engine: Accelerator, recipe: Recipe, show: Show, steps_per_epoch: int) -> None:
         self._engine, self._show, self._steps_per_epoch = engine, show, steps_per_epoch
@@ -20,7 +20,7 @@ class Tracker:
             engine.init_trackers("pof", config=_flat(recipe.as_dict()))
 
     def show(self, event: Event) -> None:
-        """One more event."""
+        """Show one event, and log its figures."""
         self._show(event)
         if isinstance(event, StepDone) and event.step % EVERY == 0:
             self._log({"loss": event.loss, "learning_rate": event.learning_rate, **event.figures}, event.step)
@@ -29,7 +29,7 @@ class Tracker:
             self._log(values, event.epoch * self._steps_per_epoch)
 
     def finish(self, step: int, accuracy: float, table: list[dict[str, Any]]) -> None:
-        """The accuracy of the finished network, and of each state that was tested."""
+        """Log the accuracy of the finished network and of each tested state, then end tracking."""
         values = {"final/accuracy": accuracy}
         for row in table:
             state = f"{row['recover_from']:g}-{row['sparsity']:g} {row['scope']}"
@@ -45,7 +45,7 @@ class Tracker:
 
 
 def _flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """One level, of values that every tracker takes."""
+    """Flatten `table` to one level of values that every tracker accepts."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A network that was trained, with the images that it is tested on and its Elastic."""
+"""A trained network, with its Elastic and the images that it is tested on."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ from pof.trainer.run_records import Records
 from pof.trainer.weight_files import facts_of, load_state, read_weights
 
 ANY_SIZE = 224
-"""Height and width of images where nothing is known of them."""
+"""Height and width of images if nothing is known about them."""
 CLASSES = 10
-"""A guess, until the weights tell."""
+"""Number of classes to assume until the weights tell."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What `load_trained` found."""
+    """What `load_trained` returns."""
 
     model: nn.Module
     data: Dataset
@@ -46,11 +46,11 @@ def load_trained(
     scope: Scope | None = None,
     magnitudes: Magnitudes | None = None,
 ) -> Trained:
-    """The network of a run's folder, or of a file of weights.
+    """Load the network of a run's folder, or of a file of weights.
 
-    A file may say itself which model and dataset are its own and how it is ranked, as a `.pof` file does; what it does
-    not say has to be given. A run is ranked as it was trained: by unit rows on the sphere, by its `scope`. The
-    test images are those of the dataset, also where a run was tested on some that it held out of training.
+    A file may name its model, its dataset and its ranking, as a `.pof` file does; whatever it does not name must be
+    given. A run is ranked as it was trained: by unit rows if on the sphere, and by its `scope`. The test images are
+    those of the dataset, even if a run was tested on images that it held out of training.
     """
     path, folder = _found(source)
     for option, given in {"--model": model, "--data": data}.items():
@@ -70,9 +70,9 @@ def load_trained(
 def sweep_stored(
     found: Trained, file: PofFile | None, states: Iterable[State]
 ) -> tuple[Statistics, Iterator[Accuracy]]:
-    """The accuracy in each of `states` as `file` gives them, or else `found.elastic`; and with which statistics.
+    """Return which statistics are used, and the accuracy in each of `states`: of `file`, or else of `found.elastic`.
 
-    These are the ones that a file keeps for its states, if it does, or else estimated ones.
+    The statistics are those that the file keeps for its states, if it does, or else estimated ones.
     """
     if file is None:
         return "estimated", sweep(found.model, found.elastic, found.data, states)
@@ -82,12 +82,12 @@ def sweep_stored(
 
 @dataclass(frozen=True)
 class AtState:
-    """A network in one state, and the images that it takes."""
+    """A network in one state, and the size of the images that it takes."""
 
     model: nn.Module
     channels: int
     size: int
-    """Height and width."""
+    """Height and width of the images."""
 
 
 def load_at(
@@ -99,16 +99,16 @@ def load_at(
     scope: Scope | None = None,
     calibrate: bool = False,
 ) -> AtState:
-    """The network of a file or a run at a sparsity; with the BatchNorm statistics that a .pof file keeps for it.
+    """Load the network of a file or a run at a sparsity, with the BatchNorm statistics that a .pof file keeps for it.
 
-    `calibrate` re-estimates those of other sources, if it is known what data they were trained with.
+    `calibrate` re-estimates the statistics of other sources, if their dataset is known.
     """
     path, folder = _found(source)
     recipe = None if folder is None else recipe_of(folder)
     facts = facts_of(path) if recipe is None else weights_facts(recipe)
     name = model or facts.get("model")
     if name is None:
-        raise PofError(f"{str(path)!r} does not say of which model it is: name --model")
+        raise PofError(f"{str(path)!r} does not name its model: pass --model")
     state = DENSE if sparsity is None and recover_from is None else asked_state(sparsity, recover_from)
     band = state.band_start
     in_file = suffix_of(path) == ".pof"
@@ -124,14 +124,14 @@ def load_at(
             elastic.calibrate(calibration_batches(data))
     layers = [value for value in network.state_dict().values() if value.dim() in (2, 4)]
     if not layers:
-        raise PofError(f"{str(path)!r} holds no weights of layers")
+        raise PofError(f"{str(path)!r} has no layers with weights: pass another file")
     known = DATASETS.get(facts.get("data", ""))
     channels, size, _ = (known and known.shape) or (layers[0].shape[1], ANY_SIZE, ANY_SIZE)
     return AtState(network, channels, size)
 
 
 def _network_for(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The model of that name, with as many classes as the tensors are for."""
+    """Build the named model, with as many classes as the tensors have."""
     recipe = ModelRecipe(name=name, channels_last=False)
     network = build_model(recipe, CLASSES).eval()
     own = network.state_dict()
@@ -141,7 +141,7 @@ def _network_for(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _found(source: str | Path) -> tuple[str | Path, Path | None]:
-    """The path of what is asked for, or its URL; and the folder, if it is one of a run."""
+    """Return the path or URL of `source`, and the folder if it is a run's."""
     if is_remote(source):
         return source, None
     path = Path(local(source))
@@ -154,21 +154,21 @@ def _found(source: str | Path) -> tuple[str | Path, Path | None]:
 
 
 def _recipe_for(path: str | Path, facts: Mapping[str, str], model: str | None, data: str | None) -> Recipe:
-    """A recipe for a file of weights: what is given, else what the file says of itself."""
+    """Return a recipe for a file of weights: from what is given, or else from the file's metadata."""
     found = {"--model": model or facts.get("model"), "--data": data or facts.get("data")}
     missing = [option for option, value in found.items() if value is None]
     if missing:
         unknown = " and ".join(option.removeprefix("--") for option in missing).replace("data", "dataset")
-        raise PofError(f"{str(path)!r} does not say of which {unknown} it is: name {' and '.join(missing)}")
+        raise PofError(f"{str(path)!r} does not name its {unknown}: pass {' and '.join(missing)}")
     return Recipe("file", ModelRecipe(name=str(found["--model"])), DataRecipe(name=str(found["--data"])))
 
 
 def recipe_of(folder: Path) -> Recipe:
-    """The recipe of a finished run."""
+    """Return the recipe of a finished run."""
     records = Records(folder / RECORDS)
     first = records.origin()
     if first is None:
-        raise PofError(f"{str(folder)!r} holds no run: it has no {RECORDS}")
+        raise PofError(f"{str(folder)!r} is not a run's folder: it has no {RECORDS}")
     if records.last("final") is None:
-        raise PofError(f"the run in {str(folder)!r} has not finished: go on with the same pof train command")
+        raise PofError(f"the run in {str(folder)!r} has not finished: resume it with the same pof train command")
     return recorded_recipe(first["recipe"])

@@ -1,4 +1,4 @@
-"""The state of a trained network that fits, by its accuracy on the test images, its bytes and its time."""
+"""Chooses the state of a trained network that meets limits on accuracy, bytes and time."""
 
 from pathlib import Path
 
@@ -25,11 +25,11 @@ def choose_for(
     calibrate: bool = True,
     as_stored: bool = True,
 ) -> ChosenState:
-    """The state of `found`, loaded from `source`, that fits.
+    """Choose the state of `found`, loaded from `source`, that meets `limits`.
 
-    A .pof file is measured as it is: its states have the BatchNorm statistics that it keeps, and the bytes that are
-    read of it. The states of other networks have theirs re-estimated, if `calibrate`, and the bytes of a file with
-    exact values that goes as far as they do. `as_stored=False` treats a .pof file like any other.
+    A .pof file is measured as it is: with the BatchNorm statistics that it keeps, and the bytes that are read from it.
+    For other networks, `calibrate` re-estimates the statistics of each state, and its bytes are those of a file with
+    exact values that ends at that state. `as_stored=False` treats a .pof file like any other.
     """
     example = next(found.data.test_batches(1))[0]
     if suffix_of(source) == ".pof" and as_stored:
@@ -45,7 +45,7 @@ def choose_for(
 
 
 def _small_enough(states: list[State], measures: "_FileMeasures", limits: Limits) -> list[State]:
-    """All states within the bytes: around stages these do not fall from one to the next, so each is looked at."""
+    """Return all states within the byte limit. Bytes do not fall steadily around stages, so each state is checked."""
     if limits.max_bytes is None:
         return states
     sizes = {state: measures.bytes(state) for state in states}
@@ -57,7 +57,7 @@ def _small_enough(states: list[State], measures: "_FileMeasures", limits: Limits
 
 
 class _FileMeasures:
-    """Measures states as a file gives them."""
+    """Measures states as they are in a file."""
 
     def __init__(self, model: nn.Module, file: PofFile, data: Dataset, example: Tensor) -> None:
         self._model, self._file, self._data, self._example = model, file, data, example
@@ -68,11 +68,11 @@ class _FileMeasures:
         return accuracy(self._model, self._data)
 
     def bytes(self, state: State) -> int:
-        """What is read of the file."""
+        """The bytes that are read from the file."""
         return self._file.bytes_for(state.sparsity, state.band_start)
 
     def milliseconds(self, state: State) -> float:
-        """Of a call of the compiled model, with one image."""
+        """The time of one call of the compiled model, with one image."""
         self._load(state)
         return milliseconds_of(CompiledModel(self._model, self._example), self._example)
 

@@ -1,4 +1,4 @@
-"""Reading weights (safetensors, .pof, and .pth without unpickling arbitrary objects) and writing them."""
+"""Reads weights (safetensors, .pof, and .pth without unpickling arbitrary objects), and writes them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +17,12 @@ from pof.file.tensor_files import save_tensors
 
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 CHECKPOINT_KEY = "checksum"
-"""Only a run's checkpoints have it among their metadata."""
+"""A metadata key that only a run's checkpoints have."""
 PREFIXES = ("module.", "_orig_mod.")
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The state_dict in a file: bare, or inside a checkpoint's `state_dict`; prefixes of wrappers are taken off."""
+    """Read the state_dict in a file, bare or inside a checkpoint's `state_dict`; strip prefixes of wrappers."""
     if suffix_of(path) == ".pof":
         return PofFile(path).state_dict()
     if is_remote(path):
@@ -33,7 +33,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         file = file / "model.safetensors"
     if CHECKPOINT_KEY in facts_of(file):
         raise PofError(
-            f"{str(file)!r} is a checkpoint of a run: name the run's folder, which has its weights when it ends"
+            f"{str(file)!r} is a checkpoint of a run: name the run's folder, which has the weights once it ends"
         )
     try:
         state = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
@@ -42,16 +42,16 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else "it is empty or cut off"
         raise PofError(f"cannot read the weights {str(file)!r}: {reason}") from None
-    except Exception as error:  # torch raises pickle's own errors for what is not plain tensors
+    except Exception as error:  # torch raises pickle's own errors for anything but plain tensors
         raise PofError(
-            f"{str(file)!r} is no file of tensors alone ({type(error).__name__}), and nothing else is unpickled: "
+            f"{str(file)!r} holds more than tensors ({type(error).__name__}), and nothing else is unpickled: "
             "save a state_dict"
         ) from None
     return _bare(state, file)
 
 
 def facts_of(path: str | Path) -> dict[str, str]:
-    """What a file of weights says of itself: model, data, magnitudes and scope, if it does."""
+    """Return what a file of weights says about itself, if anything: model, data, magnitudes and scope."""
     if suffix_of(path) == ".pof":
         found = PofFile(path)
         return {**found.metadata, "magnitudes": found.head.magnitudes, "scope": found.head.scope}
@@ -69,12 +69,12 @@ def facts_of(path: str | Path) -> dict[str, str]:
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load a file into `model`, strictly: every key there, none too many, all shapes equal."""
+    """Load a file into `model`, strictly: no key missing, none left over, all shapes equal."""
     load_state(model, read_weights(path), path)
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Load what was read from `path` into `model`, strictly."""
+    """Load `state`, which was read from `path`, into `model`, strictly."""
     own = model.state_dict()
     for what, names in (("lacks", set(own) - set(state)), ("has no place for", set(state) - set(own))):
         names = {name for name in names if not name.endswith("num_batches_tracked")}
@@ -88,7 +88,7 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) 
         if name in own and value.is_complex() and not own[name].is_complex():
             raise PofError(f"{str(path)!r} does not fit the model: {name!r} is complex")
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise PofError(f"{str(path)!r} holds NaN or inf in {name!r}: it is of a training that failed")
+            raise PofError(f"{str(path)!r} holds NaN or inf in {name!r}: its training failed, use other weights")
     model.load_state_dict({name: state.get(name, value) for name, value in own.items()})
 
 
@@ -107,7 +107,7 @@ def _bare(state: Any, file: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(value, Tensor) and value.layout is torch.strided
         for name, value in state.items()
     ):
-        raise PofError(f"{str(file)!r} is no state_dict: expected names and plain tensors")
+        raise PofError(f"{str(file)!r} is not a state_dict: expected names and plain tensors")
     bare = dict(state)
     for prefix in PREFIXES:
         if bare and all(name.startswith(prefix) for name in bare):

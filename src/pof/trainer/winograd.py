@@ -2,10 +2,11 @@
 
     y = A^T [ (G w G^T) * (B^T x B) ] A    for each tile of 4 x 4 outputs;  36 products instead of 144
 
-Within `winograd_convolutions()` every convolution that fits goes that way, forward and backward, whoever calls it: no
-model is changed. What fits: on a CPU, float32, channels_last, 3 x 3, stride 1, padding 1, no groups, no bias, numbers
-of channels that are multiples of 16 up to 128, maps whose sides are multiples of 4. The rest is left to torch, and so
-is all of it under autocast, torch.func and torch.compile. What it computes can be differentiated once.
+Within `winograd_convolutions()` every convolution that fits is computed this way, forward and backward, whoever calls
+it; no model is changed. A convolution fits if it is on a CPU, in float32 and channels_last, 3 x 3 with stride 1 and
+padding 1, without groups or bias, has multiples of 16 channels up to 128, and maps whose sides are multiples of 4.
+Torch computes the rest, and everything under autocast, torch.func and torch.compile. Results can be differentiated
+once.
 
 Reference: A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016.
 """
@@ -25,7 +26,7 @@ from pof.core.structures import WinogradStruct
 
 POSITIONS = 36
 MOST_CHANNELS = 128
-"""Beyond, the transformed weights leave the cache."""
+"""With more channels, the transformed weights leave the cache."""
 _G = (
     (1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6), (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6),
     (0, 0, 1),
@@ -47,7 +48,7 @@ def fits(
 ) -> bool:
     """Whether this convolution can be computed here."""
     return (
-        # Memory is read as it lies there: nothing that only looks like a tensor.
+        # Memory is read directly: subclasses may only look like tensors.
         type(x) is Tensor
         and type(weight) in (Tensor, nn.Parameter)
         and not torch._C._are_functorch_transforms_active()
@@ -68,7 +69,7 @@ def fits(
 
 
 def is_there() -> bool:
-    """Whether the core has it, and this machine can run it."""
+    """Whether the core has Winograd's method, and this machine can run it."""
     native = core()
     return native is not None and hasattr(native, "pof_has_winograd") and bool(native.pof_has_winograd())
 
@@ -127,7 +128,7 @@ def _empty(*shape: int) -> Tensor:
 
 
 def _parts(x: Tensor) -> int:
-    """One per thread."""
+    """Return how many parts to split the images into: one per thread."""
     return min(len(x), torch.get_num_threads())
 
 

@@ -1,8 +1,8 @@
-"""Files that come with the package: networks of our own training, and a sample of CIFAR-10's test images.
+"""Files that come with the package: networks that we trained, and a sample of CIFAR-10's test images.
 
 The sample is the first 2,000 of the 10,000 test images, unchanged (A. Krizhevsky, Learning Multiple Layers of Features
-from Tiny Images, 2009). Neighbours differ little, so what is stored are differences, in blue and green to the colour
-before and then along rows and columns, and lzma makes them small: see `pack_images`.
+from Tiny Images, 2009). As neighbours differ little, differences are stored: between colours first, then along columns
+and rows. lzma makes them small: see `pack_images`.
 """
 
 import lzma
@@ -24,19 +24,19 @@ Images = NDArray[np.uint8]
 
 
 def network(name: str) -> Path:
-    """The `.pof` file of a network."""
+    """The path of a shipped network's `.pof` file."""
     check_choice(name, "name", NETWORKS)
     return Path(str(resources.files(__package__) / f"{name}.pof"))
 
 
 def cifar10_sample() -> tuple[Tensor, Tensor]:
-    """2,000 test images, ready for a network, and their labels."""
+    """The 2,000 test images, normalised for a network, and their labels."""
     images, labels = unpack_images((resources.files(__package__) / SAMPLE).read_bytes())
     return normalise(torch.from_numpy(images), torch.tensor(MEAN), torch.tensor(STD)), torch.from_numpy(labels).long()
 
 
 def pack_images(images: Images, labels: Images) -> bytes:
-    """Images (N, 3, 32, 32) and labels as they are stored."""
+    """Pack images (N, 3, 32, 32) and labels as they are stored."""
     stored = images.copy()
     for axis in (1, 2, 3):
         stored = np.diff(stored, axis=axis, prepend=np.zeros_like(stored.take([0], axis)))

@@ -1,0 +1,55 @@
+"""One weight of a `PrunedPass`: its dense values are kept during a block, and put back after it."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from pof.elastic.change_detector import ChangeDetector
+from pof.elastic.live_model import find_parameter
+from pof.planning.entry import Entry
+
+Fill = Callable[[Tensor], object]
+"""Writes what a weight is inside a block into a tensor."""
+
+
+class PassWeight:
+    """A parameter, the memory that its dense values are kept in during a block, and who notices changes."""
+
+    def __init__(self, entry: Entry, parameter: nn.Parameter) -> None:
+        self.entry, self.parameter = entry, parameter
+        self.dense = torch.empty_like(parameter.detach())
+        self.detector = ChangeDetector(parameter)
+        self.detector.look_at_largest()
+
+    def is_in(self, model: nn.Module) -> bool:
+        """Whether the model has this parameter still, of the same shape, type and layout, on the same device."""
+        live, kept = find_parameter(model, self.entry.name), self.dense
+        same = live is self.parameter and all(find_parameter(model, name) is not None for name in self.entry.tied)
+        kind = (live.shape, live.dtype, live.device) if live is not None else None
+        return (
+            same
+            and kind == (kept.shape, kept.dtype, kept.device)
+            and self.parameter.is_contiguous() == kept.is_contiguous()
+        )
+
+    def is_changed(self, fill: Fill) -> bool:
+        """Whether the parameter is not what `fill` wrote. A block within this one writes it, and puts it back."""
+        if self.detector.change() is None:
+            return False
+        if self.parameter.shape != self.dense.shape or self.parameter.dtype is not self.dense.dtype:
+            return True
+        expected = torch.empty_like(self.dense)
+        fill(expected)
+        return not torch.equal(expected, self.parameter.detach().to(expected.device))
+
+    @torch.no_grad()
+    def copy_dense(self) -> None:
+        """Remember the values."""
+        self.dense.copy_(self.parameter)
+
+    @torch.no_grad()
+    def write_dense(self) -> None:
+        """Write them back, unless the parameter has another shape now."""
+        if self.parameter.shape == self.dense.shape:
+            self.parameter.copy_(self.dense)
