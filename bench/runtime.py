@@ -1,10 +1,10 @@
-"""How much faster a pruned network runs, beside dense engines.
+"""How fast a pruned network runs, compared with dense engines.
 
     python bench/runtime.py [--only resnet18-1 ...] [--rounds 15]           needs pip install 'pof[bench]'
 
-One thread. The same network in torch (NCHW and NHWC), torch.compile, ONNX Runtime and OpenVINO, all with BatchNorm
-folded, and in `pof.compile` at 70, 80 and 90 %; all take turns in one run, in random order, and a ratio is the median
-over rounds of the ratio within a round. Weights are random and pruned by magnitude; "real" networks have trained
+The same network runs on one thread in torch (NCHW and NHWC), torch.compile, ONNX Runtime and OpenVINO, all with
+BatchNorm folded, and in `pof.compile` at 70, 80 and 90 %. All take turns in one run, in random order; a ratio is the
+median over rounds of the ratio within a round. Weights are random and pruned by magnitude. "Real" networks have trained
 weights: our own CIFAR-10 ResNet-20, and a ResNet-18 filled with kernels of an ImageNet ResNet-50, whose masks are
 uneven. Outputs are compared with torch's. Prints JSON.
 """
@@ -58,7 +58,7 @@ CASES = {
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[*CASES, "threads"], default=[*CASES, "threads"])
     parser.add_argument("--rounds", type=int, default=15)
@@ -117,7 +117,7 @@ def _case(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def _threads(rounds: int) -> dict[str, dict[str, float]]:
-    """How much faster two threads are than one: of pof, and of torch, which tells what the machine's cores allow."""
+    """How much faster two threads are than one: in pof, and in torch, which shows what the machine allows."""
     found = {}
     for name, batch in (("resnet18", 1), ("resnet18", 16), ("resnet50", 1)):
         model = _model(Case(name, batch, 224))
@@ -126,7 +126,7 @@ def _threads(rounds: int) -> dict[str, dict[str, float]]:
         fast = {threads: pof.compile(model, images, threads=threads) for threads in (1, 2)}
         engines = {"pof": fast, "torch": dict.fromkeys((1, 2), model)}
         found[f"{name}-{batch}"] = {}
-        # One after the other: torch's second thread looks for work for a while after a call, on the other's core.
+        # Measure one after the other: after a call, torch's second thread spins for a while on the core that pof needs.
         for engine, models in engines.items():
             seconds = interleaved(
                 {str(n): partial(_with_threads, n, each, images) for n, each in models.items()}, rounds

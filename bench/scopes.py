@@ -1,9 +1,9 @@
-"""How fast `pof.compile` runs two `nested` networks, ranked globally and layer by layer, against torch.
+"""How fast `pof.compile` runs two `nested` networks, ranked globally and per layer, compared with torch.
 
     python bench/scopes.py [--rounds 31]
 
-One thread, 16 images of 32 x 32. Torch is the model as it is, in the better of its two memory layouts; all take turns.
-Prints JSON. Accuracies of both networks: lab/records/cifar10-resnet20-nested.json and -nested-layer.json.
+It uses one thread and 16 images of 32 x 32. Torch runs the plain model, in the better of its two memory layouts; all
+take turns. Prints JSON. lab/records/cifar10-resnet20-nested.json and -nested-layer.json have the accuracies.
 """
 
 import argparse
@@ -29,7 +29,7 @@ IMAGES = 16
 
 @torch.no_grad()
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=31)
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""What BatchNorm statistics that are kept in a `.pof` file are worth, and what they cost.
+"""What BatchNorm statistics in a `.pof` file gain, and what they cost.
 
     python bench/stored_statistics.py [--images 10000]              needs CIFAR-10
 
-Our dense CIFAR-10 ResNet-20, pruned without any training. Statistics are estimated from 2,000 augmented training images
-for a grid of sparsities and kept in the file; between two of them they are interpolated. Each state is tested with the
-statistics of the dense network, with those of the file, and with its own estimated on the spot. The states lie in the
-middle between the points of the grids. Prints JSON.
+The network is our dense CIFAR-10 ResNet-20, pruned without any training. Statistics are estimated from 2,000 augmented
+training images for a grid of sparsities, and stored in the file; between two of them, they are interpolated. Each state
+is tested with the statistics of the dense network, with those of the file, and with its own, estimated on the spot. The
+states lie between the points of the grids. Prints JSON.
 """
 
 import argparse
@@ -33,7 +33,7 @@ GRIDS: dict[str, Sequence[float] | None] = {
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""How fast a ResNet-50 changes its sparsity, beside torch's own pruning and beside a plain copy of the weights.
+"""How fast a ResNet-50 changes its sparsity, compared with torch's own pruning and with a plain copy of the weights.
 
     python bench/switch_sparsity.py [--rounds 15] [--threads 1]
 
-Prints JSON: medians over rounds in which every candidate runs once, and of the ratios within a round. The sparsities of
-a round are new to pof ("new") or have been used before ("seen").
+Prints JSON: medians over rounds in which every candidate runs once, and medians of the ratios within a round. The
+sparsities of a round are new to pof ("new"), or have been used before ("seen").
 """
 
 import argparse
@@ -19,7 +19,7 @@ from timing import interleaved, machine, median_milliseconds, ratio
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Interleaved timing: every candidate runs once a round, so that a slow moment of the machine hits all of them."""
+"""Interleaved timing: every candidate runs once per round, so that a slow moment of the machine hits all of them."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ import pof
 
 
 def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """The seconds of each candidate in each round, after one to warm up; the order of a round is drawn at random."""
+    """The seconds of each candidate in each round, after a warm-up round; the order within a round is random."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     shuffle = random.Random(0).shuffle
     for round_number in range(rounds + 1):
@@ -30,17 +30,17 @@ def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int) -> 
 
 
 def median_milliseconds(seconds: Mapping[str, list[float]]) -> dict[str, float]:
-    """The median of each candidate."""
+    """The median milliseconds of each candidate."""
     return {name: round(1e3 * statistics.median(times), 2) for name, times in seconds.items()}
 
 
 def ratio(seconds: Mapping[str, list[float]], name: str, peer: str) -> float:
-    """How many times as long as `peer` the candidate takes: the median over rounds of the ratio within a round."""
+    """How many times as long as `peer` the candidate `name` takes: the median of the ratios within a round."""
     return round(statistics.median(a / b for a, b in zip(seconds[name], seconds[peer], strict=True)), 4)
 
 
 def machine() -> dict[str, object]:
-    """What a reader needs to know to compare figures."""
+    """The facts about this machine that a reader needs to compare figures."""
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -53,7 +53,7 @@ def machine() -> dict[str, object]:
 
 
 def _commit() -> str | None:
-    """The commit that was measured; with a plus sign if the tree had changes."""
+    """The measured commit, with a plus sign if the tree had changes."""
     command = ["git", "describe", "--always", "--dirty=+"]
     try:
         git = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)

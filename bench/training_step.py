@@ -1,8 +1,8 @@
-"""What pof.attach adds to a training step of ResNet-18 (224x224, batch 16), beside the plain step.
+"""What pof.attach adds to a plain training step of ResNet-18 (224x224, batch 16).
 
     python bench/training_step.py [--rounds 31] [--batch 16] [--threads N]
 
-Prints JSON: medians, and the median of the ratios within a round. The two models start alike and train side by side.
+Prints JSON: medians, and the median of the ratios within a round. Two equal models train side by side.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from timing import interleaved, machine, median_milliseconds, ratio
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--batch", type=int, default=16)

@@ -1,9 +1,10 @@
-"""Images a second of `pof train` on CIFAR-10 ResNet-20, beside a minimal hand-written loop over the same tensors.
+"""The speed of `pof train` on a CIFAR-10 ResNet-20, compared with a minimal hand-written loop over the same tensors.
 
     python bench/training_throughput.py [--rounds 21] [--sets 5] [--steps 1] [--threads N]
 
-Prints JSON: the medians of seconds a step over rounds in which each loop makes as many steps, the median of the ratios
-within a round (above 1: faster than the hand-written loop), and the share of a step that the input pipeline takes.
+Prints JSON: the median milliseconds of rounds in which all loops make the same number of steps, the median of the
+ratios within a round (above 1: faster than the hand-written loop), and the share of a step that the input pipeline
+takes.
 """
 
 import argparse
@@ -31,20 +32,20 @@ BATCH = 128
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--sets", type=int, default=5, help="times that everything is made anew")
+    parser.add_argument("--sets", type=int, default=5, help="how often to build everything again")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--threads", type=int, default=None)
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    keep_freed_memory()  # as `pof train` does: all loops have it here, so that only what they do differs
+    keep_freed_memory()  # as `pof train` does, but for all loops, so that only their work differs
     data = DATASETS["cifar10"]()
     seconds: dict[str, list[float]] = {}
-    # Two loops of the same code differ by several per cent for as long as they live, by where their memory happens to
-    # lie; so each is made several times.
+    # Two loops of the same code may differ by several per cent for as long as they live, depending on where their
+    # memory happens to lie; so each is built several times.
     for _ in range(options.sets):
         candidates = {
             "hand-written loop": _hand_written(data, options.steps),
@@ -100,7 +101,7 @@ def _trainer(data: Dataset, method: str, steps: int) -> Callable[[], None]:
 def _hand_written(
     data: Dataset, steps: int, inside: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> Callable[[], None]:
-    """What one would write by hand: the same batches, and a few lines a step."""
+    """The loop that one would write by hand: the same batches, and a few lines per step."""
     torch.manual_seed(0)
     model = pof.models.resnet20().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
@@ -126,7 +127,7 @@ def _endless(data: Dataset) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def _pipeline_seconds(data: Dataset, batches: int) -> float:
-    """Seconds that a batch takes to make."""
+    """The seconds that it takes to make a batch."""
     found = _endless(data)
     next(found)
     start = time.perf_counter()

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lab.command_line import LAB
-from lab.plots import Curve, Histogram, can_plot, plot_histograms, plot_panels
+from lab.plots import BarPanel, Curve, Histogram, can_plot, plot_histograms, plot_panels, plot_sizes
 from lab.result_tables import Record, tables, trained_scope, value
 from pof.errors import PofError
 
 DOCS = LAB.parent / "docs"
+DEMO = LAB.parent / "bench/records/demo.json"
 BEGIN, END = "<!-- tables: python -m lab.results_page -->", "<!-- end of tables -->"
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:gray")
 FIGURE = ("0", "0.9", "0.7", "0.5")
@@ -32,21 +33,32 @@ def main() -> None:
     page.write_text(with_tables(page.read_text(), records, read_paper(), dense_accuracy()))
     print(page)
     if can_plot():
-        print(draw_sizes(results, images / "cifar10.png"))
+        print(draw_sizes(results, DEMO, images / "sizes.png"))
         for picture in (draw_methods(records, images / "methods.png"), draw_weights(records, images / "weights.png")):
             if picture is not None:
                 print(picture)
 
 
-def draw_sizes(results: Path, path: Path) -> str | Path:
-    """The picture of the README: two networks over all sizes, with the statistics that their files keep."""
-    curves = {}
-    for name, label, color in (("nested", "pof, method nested", "tab:blue"), ("plain", "plain network", "tab:orange")):
-        rows = json.loads((results / f"cifar10-resnet20-{name}.json").read_text())["rows"]
-        pruned = [(row["sparsity"], row["calibrated"] or row["accuracy"]) for row in rows if _is_pruned(row)]
-        curves[f"{label}, pruned"] = Curve(pruned, color)
-    title = "CIFAR-10 ResNet-20: one file, any size, no retraining"
-    return plot_panels({title: curves}, path, lowest=0.5)
+def draw_sizes(records: Path, demo: Path, path: Path) -> str | Path:
+    """The picture of the README: accuracy of two networks, with the bytes and the speed of the first.
+
+    Accuracies are with the statistics that the files keep.
+    """
+    curves = {
+        "pof: one network, nested training": Curve(_accuracies(records / "cifar10-resnet20-nested.json"), "#1f5fa8"),
+        "plain network, pruned by magnitude": Curve(_accuracies(records / "cifar10-resnet20-plain.json"), "#d9730d"),
+    }
+    rows = json.loads(demo.read_text())["rows"]
+    read = [(row["sparsity"], row["bytes"], f"{row['bytes'] / 1000:.0f} kB") for row in rows]
+    speed = [(row["sparsity"], row["speedup"], f"{row['speedup']:.1f}x") for row in rows]
+    below = [BarPanel("bytes read of its one file", read), BarPanel("speed on a CPU, against dense torch", speed)]
+    return plot_sizes("CIFAR-10 ResNet-20: one set of weights, every size", curves, below, path)
+
+
+def _accuracies(record: Path) -> list[tuple[float, float]]:
+    """Sparsities and accuracies of the pruned states."""
+    rows = json.loads(record.read_text())["rows"]
+    return [(row["sparsity"], row["calibrated"] or row["accuracy"]) for row in rows if _is_pruned(row)]
 
 
 def draw_methods(records: Sequence[Record], path: Path) -> str | Path | None:

@@ -1,9 +1,9 @@
-"""Build the wheel and the sdist, install each into a new environment, and try it there, far from the repository.
+"""Build the wheel and the sdist, install each in a new environment, and try it there, away from the repository.
 
 python tools/check_dist.py [--dependencies]
 
-The wheel has the compiled core; the sdist is built where no compiler is found, and must do without. Dependencies are
-those of the environment that runs this; with --dependencies they are installed anew, as a user's pip would.
+The wheel has the compiled core; the sdist is built without a compiler, and must work without the core. Dependencies
+come from the environment that runs this; with --dependencies they are installed again, as a user's pip would do.
 """
 
 import argparse
@@ -37,9 +37,9 @@ print(f"pof {{pof.__version__}}: a file of {{size:,}} bytes, core: {{core() is n
 
 
 def main() -> None:
-    """Build, install, try."""
+    """Build, install and try both packages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dependencies", action="store_true", help="install them anew")
+    parser.add_argument("--dependencies", action="store_true", help="install the dependencies again")
     fresh = parser.parse_args().dependencies
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     run(sys.executable, "-m", "build", "--outdir", "dist", cwd=ROOT)
@@ -51,10 +51,10 @@ def main() -> None:
 
 
 def try_out(folder: Path, package: Path, *, with_core: bool, fresh: bool) -> None:
-    """Install `package` into an environment in `folder`, and use it there."""
+    """Install `package` in a new environment in `folder`, and use it there."""
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
-    # Where no compiler is found, setuptools leaves the core out, with a warning.
+    # If setuptools finds no compiler, it leaves the core out, with a warning.
     environment = {**os.environ, **({} if with_core else {"CC": "no-compiler-here"})}
     environment.pop("PYTHONPATH", None)
     constraints = ["--constraint", ROOT / "constraints.txt"]
@@ -62,7 +62,7 @@ def try_out(folder: Path, package: Path, *, with_core: bool, fresh: bool) -> Non
         cwd=folder, env=environment)  # fmt: skip
     if not fresh:
         (inside,) = folder.glob("lib/python*/site-packages")
-        # Their own folder, so that what is installed here in editable form is not found.
+        # Add only the folder itself, so that packages installed here in editable mode are not found.
         (inside / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     run(python, "-W", "error", "-c", SMOKE.format(with_core=with_core), cwd=folder, env=environment)
     run(folder / "bin" / "pof", "demo", cwd=folder, env=environment)

@@ -1,11 +1,11 @@
-"""One neural network for every size: adapt it once, then any sparsity in milliseconds, and back bit for bit."""
+"""One neural network for every size: adapt it once, then take it to any sparsity in milliseconds, and back."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0.dev0"
 
-# Loaded on first use: `import pof` needs numpy at most, and `pof --help` does not wait for torch.
+# Loaded on first use: `import pof` needs at most numpy, and `pof --help` does not wait for torch.
 _HOMES = {
     "Attached": "pof.sphere.attachment",
     "Elastic": "pof.elastic.elastic_model",
@@ -32,7 +32,7 @@ _HOMES = {
     "save": "pof.elastic.model_saving",
 }
 _ROOMS = ("methods", "models")
-"""Packages that are public as they are."""
+"""Packages that are public as a whole."""
 
 if TYPE_CHECKING:
     from pof import methods as methods

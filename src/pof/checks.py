@@ -1,4 +1,4 @@
-"""Checks of what a user passes in, shared by all rooms."""
+"""Checks of the values that users pass in, shared by all packages."""
 
 from numbers import Integral, Real
 
@@ -6,7 +6,7 @@ from pof.errors import PofError
 
 
 def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
-    """Refuse a `value` that is none of `choices`."""
+    """Raise if `value` is not one of `choices`."""
     if value not in choices:
         raise PofError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}")
 
@@ -35,5 +35,5 @@ def check_above_zero(value: object, name: str, remedy: str) -> float:
 def check_share(value: object, name: str, meaning: str) -> float:
     """Return `value` if it is a number from 0 to 1, else raise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise PofError(f"{name}={value!r} must be 0 to 1: {meaning}")
+        raise PofError(f"{name}={value!r} must be from 0 to 1: {meaning}")
     return float(value)

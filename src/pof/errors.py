@@ -22,4 +22,4 @@ class MissingPackageError(PofError, ImportError):
 
 
 class PofFileError(PofError):
-    """A `.pof` file is broken, cut off, or of another kind; nothing was loaded."""
+    """A `.pof` file is broken, cut off, or not a `.pof` file at all; nothing was loaded."""

@@ -2,15 +2,16 @@
 
     g  = gradient of L(w)                                         the clean pass
     w' = w + rho * g                                              uphill, as in CrAM; rho = 0 leaves it out
-    m  = the largest (1 - s) * n magnitudes of w',  s drawn from [low, high], nearer to high where skew > 1
+    m  = the largest (1 - s) * n magnitudes of w',  s drawn from [low, high], closer to high if skew > 1
     g' = gradient of (1 - d) * L(w' * m) + d * T^2 * KL(the clean pass || this one),   same batch, outputs / T
     .grad = g + weight * g' * m
 
-In a share `bands` of the steps the second pass is at the recovered network instead: w' from `low` to s is filled with
-alpha * sign, and g' is masked below `low` only. BatchNorm statistics are those of the clean pass. With a `teacher` both
-passes have the loss of g', learnt from the network as it was at first, and a share `clean` of the steps a clean pass.
+In a share `bands` of the steps the second pass runs the recovered network instead: the band of w' from `low` to s is
+filled with alpha * sign, and g' is masked only below `low`. BatchNorm statistics are those of the clean pass. With a
+`teacher`, both passes use the loss of g' and learn from a copy of the original network; then a share `clean` of the
+steps is enough for the clean pass.
 
-Reference: none; it joins CrAM's step (A. Peste et al., 2023) with distillation from the dense network within the step.
+Reference: none; it combines CrAM's step (A. Peste et al., 2023) with distillation from the dense network in that step.
 """
 
 from collections.abc import Callable
@@ -30,12 +31,12 @@ from pof.ranking.sparsity import check_sparsity
 from pof.ranking.sparsity_state import Scope
 
 Loss = Callable[[], Tensor | tuple[Tensor, Tensor]]
-"""Computes the loss of the present batch at the model's present weights; or the loss and the logits."""
+"""Computes the loss of the current batch with the model's current weights, or the loss and the logits."""
 
 
 @dataclass(frozen=True)
 class NestedSettings:
-    """The range of sparsities and how they are drawn, and what the second pass learns from."""
+    """The range of sparsities, how they are drawn, and what the second pass learns from."""
 
     low: float = 0.5
     high: float = 0.9
@@ -52,37 +53,37 @@ class NestedSettings:
     def __post_init__(self) -> None:
         if check_sparsity(self.low, "low") > check_sparsity(self.high, "high"):
             raise PofError(f"low={self.low:g} must not exceed high={self.high:g}: swap them")
-        check_not_negative(self.skew, "skew", "1 draws evenly, 2 nearer to high")
+        check_not_negative(self.skew, "skew", "1 draws evenly, 2 closer to high")
         check_teaching(self.distill, self.temperature)
         check_share(self.clean, "clean", "the share of steps that have a clean pass too")
         if self.clean < 1 and not self.teacher:
             raise PofError(
-                f"clean={self.clean:g} needs teacher=true: without a clean pass nobody is there to learn from"
+                f"clean={self.clean:g} needs teacher=true: without a clean pass there is nothing to learn from"
             )
         check_share(self.bands, "bands", "the share of steps with a recovered second pass")
-        check_not_negative(self.weight, "weight", "that of the second pass's gradient, 1 for as much as the first's")
+        check_not_negative(self.weight, "weight", "it scales the second pass's gradient, and 1 leaves it as it is")
         check_not_negative(self.rho, "rho", "0 for no step uphill")
         check_choice(self.scope, "scope", ("layer", "global"))
 
 
 class Nested:
-    """Two passes per step, so that one network serves every sparsity up to `high`. The weights stay dense.
+    """Runs two passes per step, so that one network serves every sparsity up to `high`. The weights stay dense.
 
     Args:
-        model: any module; it is not touched between steps.
+        model: any module; it is not changed between steps.
         low: the lowest sparsity of a second pass, and where the band of a recovered one begins.
-        high: the highest.
-        skew: 1 draws sparsities evenly, 2 nearer to `high`.
+        high: the highest sparsity of a second pass.
+        skew: 1 draws sparsities evenly, 2 draws them closer to `high`.
         distill: the share of the second pass's loss that is learnt from the clean pass, if the callable of `backward`
             returns the logits too.
-        temperature: what logits are divided by before they are compared.
-        rho: how far uphill the second pass is, along the gradients that there are after the clean pass.
-        bands: the share of steps whose second pass is at a recovered network.
-        scope: as in `Elastic`; prune with the same one afterwards.
-        weight: what the gradients of the second pass are multiplied by.
+        temperature: logits are divided by it before they are compared.
+        rho: how far uphill the second pass is, along the gradients that the clean pass leaves.
+        bands: the share of steps whose second pass runs a recovered network.
+        scope: as in `Elastic`; prune with the same scope afterwards.
+        weight: the factor of the second pass's gradients.
         teacher: learn from a copy of the network as it is now, instead of from the clean pass.
         clean: the share of steps that have a clean pass; less than 1 needs `teacher`.
-        seed: of the sparsities that are drawn. All ranks of a distributed run must have the same.
+        seed: the seed of the sparsities drawn. All ranks of a distributed run must have the same.
 
     Example:
         >>> from torch.nn import functional as F
@@ -117,7 +118,7 @@ class Nested:
     ) -> None:
         self.settings = NestedSettings(low, high, skew, distill, temperature, rho, bands, scope, weight, teacher, clean)
         self.step = 0
-        """How many times `backward` was called."""
+        """How many times `backward` has been called."""
         self.pruned_loss: Tensor | None = None
         """The loss of the last second pass."""
         self._seed = seed
@@ -132,18 +133,19 @@ class Nested:
         """Add the gradients of a clean pass and of a pruned one to `.grad`; return the loss of the first, detached.
 
         Args:
-            loss: computes the loss of the batch, or a pair (loss, logits): then the second pass also learns from the
-                logits. It is called once per pass, and must run the model each time.
-            backward: what to call with a loss instead of `loss.backward()`, such as `accelerator.backward` or
+            loss: computes the loss of the batch, or a pair (loss, logits). With logits, the second pass also learns
+                from them. It is called once per pass, and must run the model each time.
+            backward: called with the loss in place of `loss.backward()`, such as `accelerator.backward` or
                 `lambda loss: scaler.scale(loss).backward()`.
-            loss_scale: what `backward` multiplies the loss by, such as `scaler.get_scale()`; only `rho` needs it.
+            loss_scale: the factor by which `backward` scales the loss, such as `scaler.get_scale()`; only needed for
+                `rho`.
         """
         found = self.two_passes(self.step, _ClosurePass(loss, backward, self._model), loss_scale)
         self.step += 1
         return found
 
     def two_passes(self, step: int, run_pass: RunPass, loss_scale: float = 1.0) -> Tensor:
-        """The clean pass of `step` and one at pruned weights; the gradients are the sum."""
+        """Run the clean pass of `step` and one at pruned weights; their gradients are added. Returns the loss."""
         settings, (sparsity, recover_from) = self.settings, self._draw(step)
         random = random_states(self._model)
         loss = None
@@ -157,11 +159,11 @@ class Nested:
         return self.pruned_loss if loss is None else loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, and the teacher if there is one, for a checkpoint."""
+        """The number of steps, and the teacher if there is one, to save in a checkpoint."""
         return {"step": self.step, **self._teacher.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._teacher.load_state_dict(state)
         self.step = int(state["step"])
 
@@ -183,7 +185,7 @@ class _ClosurePass:
         self._taught: Tensor | None = None
 
     def __call__(self, distill: float = 0.0, teacher: nn.Module | None = None, temperature: float = 1.0) -> Tensor:
-        """One forward and backward pass."""
+        """Run one forward and backward pass."""
         with _Inputs(self._model) as inputs:
             found = self._loss()
         loss, logits = found if isinstance(found, tuple) else (found, None)
@@ -203,7 +205,7 @@ class _ClosurePass:
 
 
 class _Inputs:
-    """Notes what a model is called with inside the block, so that a teacher can be called with the same."""
+    """Records the inputs that a model is called with inside the block, so that a teacher can be given the same."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -221,7 +223,7 @@ class _Inputs:
 
     @torch.no_grad()
     def logits_of(self, teacher: nn.Module) -> Tensor:
-        """What `teacher` gives for the same inputs."""
+        """The logits of `teacher` for the same inputs."""
         if self._seen is None:
             raise PofError("the callable did not run the model: let it compute the loss from model(...)")
         args, kwargs = self._seen

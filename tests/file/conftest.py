@@ -1,10 +1,17 @@
 """Settings for the tests of the .pof file."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from pof.core.library import SWITCH, core
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where to save a model."""
+    return tmp_path / "model.pof"
 
 
 @pytest.fixture

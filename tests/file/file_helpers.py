@@ -1,4 +1,4 @@
-"""Small networks with every kind of layer, and what an Elastic makes of them, for the tests of the .pof file."""
+"""Files compared with what an Elastic makes of a model, and files taken apart, for the tests of the .pof file."""
 
 import copy
 import json
@@ -16,6 +16,7 @@ import pof
 from pof.file.header import HEADER, HEADER_BYTES, MAGIC
 from pof.file.streams import DEFLATED, STORED, StreamReader, deflate, varint
 
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 STAGES = (0.9, 0.7, 0.3)
 ENDS: list[tuple[float, float | None]] = [
     # Stages, between them, beyond them; bands between stages, and others.
@@ -23,54 +24,6 @@ ENDS: list[tuple[float, float | None]] = [
     *((0.9, 0.7), (0.9, 0.3), (0.7, 0.3), (0.9, 0.0), (0.8, 0.5), (0.7, 0.1), (0.95, 0.9), (0.8, 0.3), (0.5, 0.5)),
 ]
 """(sparsity, recover_from)."""
-
-
-class Kinds(nn.Module):
-    """Every kind of layer; `stem` is not pruned, and `again` is `head` under another name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(2, 4, 3)
-        self.bn = nn.BatchNorm2d(4)
-        self.kernel = nn.Conv2d(4, 8, 3, bias=False)
-        self.point = nn.Conv2d(8, 12, 1)
-        self.wide = nn.Conv2d(3, 2, 5)
-        self.depthwise = nn.Conv2d(8, 8, 3, groups=8)
-        self.up = nn.ConvTranspose2d(8, 6, 2, groups=2)
-        self.up_kernel = nn.ConvTranspose2d(4, 6, 3)
-        self.line = nn.Conv1d(5, 7, 3)
-        self.head = nn.Linear(13, 11)
-        self.again = nn.Linear(13, 11)
-        self.again.weight = self.head.weight
-
-
-def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
-    """`model` with random weights, ties and zeros of both signs among them, and statistics that differ."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for value in model.state_dict().values():
-            if not value.is_floating_point():
-                continue
-            noise = torch.randn(value.shape, generator=generator)
-            if value.dim() < 2:
-                value.copy_(noise.abs() + 0.1)
-                continue
-            kind = torch.rand(value.shape, generator=generator)
-            noise = torch.where(kind < 0.2, (noise * 4).round() / 4, noise)
-            noise = torch.where(kind > 0.97, torch.zeros_like(noise).copysign(noise), noise)
-            value.copy_(noise)
-    return model
-
-
-def bits(tensors: nn.Module | Mapping[str, Tensor]) -> dict[str, bytes]:
-    """Everything that a model or a state_dict holds, byte by byte, with types and shapes."""
-    if isinstance(tensors, nn.Module):
-        tensors = tensors.state_dict()
-    return {
-        name: f"{value.dtype} {tuple(value.shape)} ".encode()
-        + value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        for name, value in tensors.items()
-    }
 
 
 def assert_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -91,10 +44,28 @@ def at_states(
             yield (sparsity, recover_from), {name: value.clone() for name, value in live.state_dict().items()}
 
 
+def assert_like_elastic(
+    file: Path, model: nn.Module, ends: list[tuple[float, float | None]] = ENDS, **chosen: Any
+) -> None:
+    """`model` has the weights of the file, dense; at all other states the two must agree."""
+    opened = pof.open(file)
+    for (sparsity, recover_from), expected in at_states(model, ends, **chosen):
+        assert_same(opened.state_dict(sparsity, recover_from), expected)
+
+
 def loaded_dense(path: Path | str, like: nn.Module) -> nn.Module:
     """A copy of `like` with what the file holds."""
     model = copy.deepcopy(like)
     pof.load(path, into=model)
+    return model
+
+
+def zeroed(model: nn.Module) -> nn.Module:
+    """A copy of `model` that holds nothing but zeros."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            value.zero_()
     return model
 
 

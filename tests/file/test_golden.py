@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from file_helpers import ENDS, arithmetic, assert_same, at_states, bits
+from file_helpers import ENDS, arithmetic, assert_same, at_states
 from torch import Tensor, nn
 
 import pof
 from pof.file.header import VERSION
+from tests.small_models import bits
 
 GOLDEN = Path(__file__).parent / "golden"
 CHOSEN: dict[str, dict[str, Any]] = {

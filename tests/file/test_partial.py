@@ -10,11 +10,12 @@ from typing import Any
 import fsspec
 import pytest
 import torch
-from file_helpers import ENDS, Kinds, assert_same, at_states, bits, randomised
+from file_helpers import ENDS, assert_same, at_states
 from torch import nn
 
 import pof
 from pof.file.byte_source import LocalSource
+from tests.small_models import Kinds, bits, randomised
 
 
 @pytest.fixture(scope="module")

@@ -1,45 +1,18 @@
 """Saved and loaded again: what the file gives is what an Elastic gives, at every state."""
 
-import copy
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from file_helpers import ENDS, STAGES, Kinds, assert_same, at_states, bits, loaded_dense, randomised
+from file_helpers import ENDS, FLOATS, STAGES, assert_like_elastic, assert_same, at_states, loaded_dense, zeroed
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import pof
-from pof.file.writing import save_state_dict
-
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "model.pof"
-
-
-def zeroed(model: nn.Module) -> nn.Module:
-    model = copy.deepcopy(model)
-    with torch.no_grad():
-        for value in model.state_dict().values():
-            value.zero_()
-    return model
-
-
-def assert_like_elastic(
-    file: Path, model: nn.Module, ends: list[tuple[float, float | None]] = ENDS, **chosen: Any
-) -> None:
-    """`model` has the weights of the file, dense; at all other states the two must agree."""
-    opened = pof.open(file)
-    for (sparsity, recover_from), expected in at_states(model, ends, **chosen):
-        assert_same(opened.state_dict(sparsity, recover_from), expected)
-
+from tests.small_models import Kinds, bits, randomised
 
 # --- every state, in every form --------------------------------------------------------------------------------
 
@@ -192,201 +165,6 @@ def test_values_beyond_float16_are_refused(file: Path) -> None:
         pof.save(model, file, values="fp16")
     pof.save(model, file, values="int8")
     assert float(pof.open(file).state_dict()["weight"][0, 0]) == pytest.approx(1e6)
-
-
-# --- what else is in a state_dict ---------------------------------------------------------------------------------
-
-
-class Buffers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("zz", torch.arange(-3, 4))
-        self.fc = nn.Linear(8, 8)
-        self.register_buffer("aa", torch.tensor([True, False, True]))
-        self.register_buffer("double_", torch.tensor([[1 / 3, math.nan], [math.inf, -0.0]], dtype=torch.float64))
-        self.register_buffer("empty", torch.empty(0, 3))
-        self.register_buffer("empty_long", torch.empty(2, 0, dtype=torch.int64))
-        self.register_buffer("scalar", torch.tensor(2**62 + 1))
-        self.register_buffer("nan", torch.tensor([[math.nan, math.inf]]))
-        for dtype in (torch.int8, torch.int16, torch.int32, torch.uint8, torch.complex64, torch.complex128):
-            self.register_buffer(f"as_{str(dtype)[6:]}", torch.arange(5).to(dtype) * 25)
-        self.register_buffer("half_", torch.randn(3, 2).half())
-        self.register_buffer("brain", torch.randn(3, 2).bfloat16())
-        self.register_buffer("strided", torch.randn(6, 4).t()[::2])
-        self.register_buffer("expanded", torch.tensor([1.5]).expand(4))
-        self.register_buffer("näme", torch.ones(1))
-
-
-@pytest.mark.parametrize("values", ["exact", "fp16", "int8"])
-def test_other_tensors_keep_type_value_and_order(file: Path, values: str) -> None:
-    model = Buffers()
-    pof.save(model, file, values=values)
-    found = pof.open(file).state_dict()
-    assert list(found) == list(model.state_dict())
-    for name, value in model.state_dict().items():
-        assert found[name].dtype is value.dtype
-        assert found[name].shape == value.shape
-        if values == "exact" or value.dim() < 2 or value.dtype is not torch.float32:
-            assert bits({"": found[name]}) == bits({"": value}), name
-        elif name != "fc.weight":
-            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-6, equal_nan=True)
-
-
-def test_a_view_of_the_same_memory_in_another_type_is_no_alias(file: Path) -> None:
-    model = nn.Linear(4, 4)
-    model.register_buffer("number", torch.tensor([1.0, -2.0]))
-    model.register_buffer("pattern", model.number.view(torch.int32))
-    pof.save(model, file)
-    assert bits(pof.open(file).state_dict()) == bits(model)
-
-
-def test_a_weight_tied_in_another_shape_is_refused(file: Path) -> None:
-    """Loading the transposed one, which is not pruned, would undo the pruning of the other."""
-    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 6))
-    model[1].weight = nn.Parameter(model[0].weight.data.t())
-    with pytest.warns(UserWarning, match="shares memory"), pytest.raises(pof.PofError, match="untie"):
-        pof.save(model, file)
-    assert not file.exists()
-
-
-def test_columns_of_one_memory_are_no_tie(file: Path) -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(6, 8))
-    both = torch.randn(8, 12)
-    model[0].weight, model[1].weight = (nn.Parameter(half) for half in both.split(6, dim=1))
-    with pytest.warns(UserWarning, match="shares memory"):
-        pof.save(model, file)
-    assert bits(pof.open(file).state_dict()) == bits(model)
-
-
-def test_tied_tensors_are_stored_once(file: Path) -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, 64))
-    apart = pof.save(model, file)
-    model[2].weight = model[0].weight
-    assert pof.save(model, file) < 0.6 * apart
-    assert bits(pof.open(file).state_dict()) == bits(model)
-    untied = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, 64))
-    pof.load(file, into=untied, sparsity=0.5)
-    assert torch.equal(untied[0].weight, untied[2].weight)
-
-
-def test_metadata_is_kept(file: Path) -> None:
-    metadata = {"name": "Ünïcode ✓\n\"'\\", "empty": "", "": "no name", "number": 5}
-    pof.save(nn.Linear(4, 4), file, metadata=metadata)
-    assert pof.open(file).metadata == {**metadata, "number": "5"}
-    pof.save(nn.Linear(4, 4), file)
-    assert pof.open(file).metadata == {}
-
-
-@pytest.mark.parametrize("metadata", [["a"], {"a": "\ud800"}, {"a": "x" * (1 << 26)}], ids=["list", "text", "huge"])
-def test_metadata_that_cannot_be_read_again_is_refused(file: Path, metadata: Any) -> None:
-    with pytest.raises(pof.PofError):
-        pof.save(nn.Linear(4, 4), file, metadata=metadata)
-    assert not file.exists()
-
-
-def test_a_state_dict_without_its_model(file: Path) -> None:
-    model = randomised(Kinds())
-    save_state_dict(model.state_dict(), file)
-    assert bits(pof.open(file).state_dict()) == bits(model)
-    pof.load(file, into=(loaded := zeroed(model)), sparsity=0.9)
-    assert torch.equal(loaded.stem.weight, model.stem.weight)
-    (_, expected), *_ = at_states(model, [(0.9, None)])
-    assert_same(loaded.state_dict(), expected)
-
-
-def test_another_precision_of_the_model_takes_what_the_file_has(file: Path) -> None:
-    model = randomised(Kinds())
-    pof.save(model, file)
-    half = zeroed(model).half()
-    pof.load(file, into=half, sparsity=0.7)
-    full = zeroed(model)
-    pof.load(file, into=full, sparsity=0.7)
-    assert bits(half) == bits(full.half())
-
-
-# --- size -----------------------------------------------------------------------------------------------------------
-
-
-def information(share: float) -> float:
-    """Bits that it takes to say which share of many is meant, for each of them."""
-    return -share * math.log2(share) - (1 - share) * math.log2(1 - share)
-
-
-@pytest.mark.parametrize("layer", [nn.Conv2d(64, 64, 3, bias=False), nn.Linear(192, 192, bias=False)], ids=str)
-@pytest.mark.parametrize("stages", [STAGES, (), (0.5,)])
-def test_a_pruned_model_takes_only_mask_bits_for_its_zeros(
-    file: Path, layer: nn.Module, stages: tuple[float, ...]
-) -> None:
-    model = nn.Sequential(nn.Conv2d(1, 1, 1), copy.deepcopy(layer))
-    count = layer.weight.numel()
-    pof.Elastic(model).prune(0.9)
-    size = pof.save(model, file, stages=stages)
-    assert bits(loaded_dense(file, model)) == bits(model)
-    assert size < count * information(0.1) / 8 * 1.05 + 0.1 * count * 4 + 1500
-
-
-@pytest.mark.parametrize("magnitudes", ["raw", "unit"])
-@pytest.mark.parametrize("stages", [STAGES, (), (0.9, 0.5)])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_a_recovered_model_is_stored_by_its_fill(
-    file: Path, monkeypatch: pytest.MonkeyPatch, magnitudes: Any, stages: tuple[float, ...], dtype: torch.dtype
-) -> None:
-    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Conv2d(48, 64, 3, bias=False)).to(dtype)
-    count = model[1].weight.numel()
-    dense = pof.save(model, file, stages=stages, magnitudes=magnitudes)
-    pof.Elastic(model, magnitudes=magnitudes).recover(0.3, 0.7)
-    size = pof.save(model, file, stages=stages, magnitudes=magnitudes)
-    loaded = loaded_dense(file, model)
-    assert bits(loaded) == bits(model)
-    assert_like_elastic(file, loaded, [(0.9, None), (0.6, None), (0.5, 0.2)], magnitudes=magnitudes)
-    # Kept values, two masks, a sign each.
-    kept = 0.3 * count * dtype.itemsize
-    assert size < kept + count * (information(0.3) + 0.7 * information(0.4 / 0.7) + 0.7) / 8 * 1.1 + 2500
-    assert size < 0.72 * dense
-
-    monkeypatch.setattr("pof.file.filled_bands.FILL_SHARE", 2.0)
-    assert pof.save(model, file, stages=stages, magnitudes=magnitudes) > size or stages == STAGES
-    assert bits(loaded_dense(file, model)) == bits(model)
-
-
-# --- the same network gives the same bytes --------------------------------------------------------------------------
-
-
-def saved(model: nn.Module, file: Path, **chosen: Any) -> bytes:
-    pof.save(model, file, **chosen)
-    return file.read_bytes()
-
-
-@pytest.mark.parametrize("chosen", [{}, {"magnitudes": "unit", "scope": "global"}, {"values": "int8"}], ids=str)
-def test_the_same_model_gives_the_same_bytes_in_any_memory_layout(file: Path, chosen: dict[str, Any]) -> None:
-    model = randomised(Kinds())
-    expected = saved(model, file, **chosen)
-    assert saved(model, file, **chosen) == expected
-    assert saved(copy.deepcopy(model).train().requires_grad_(False), file, **chosen) == expected
-    last = copy.deepcopy(model)
-    for module in last.modules():
-        if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
-            module.to(memory_format=torch.channels_last)
-    assert not last.kernel.weight.is_contiguous()
-    assert saved(last, file, **chosen) == expected
-    apart = copy.deepcopy(model)
-    for module in list(apart.modules()):
-        if getattr(module, "weight", None) is not None and module.weight.dim() > 1 and module is not apart.again:
-            wide = torch.zeros(*module.weight.shape[:-1], 2 * module.weight.shape[-1])[..., ::2]
-            module.weight = nn.Parameter(wide.copy_(module.weight.data))
-    apart.again.weight = apart.head.weight
-    assert not apart.head.weight.is_contiguous()
-    assert saved(apart, file, **chosen) == expected
-    with torch.inference_mode():
-        assert saved(copy.deepcopy(model), file, **chosen) == expected
-
-
-def test_what_is_read_and_written_again_is_the_same_file(file: Path, tmp_path: Path) -> None:
-    model = randomised(Kinds())
-    for chosen in ({"values": "exact"}, {"values": "fp16"}, {"values": "int8"}):
-        first = saved(model, file, **chosen)
-        again = saved(loaded_dense(file, model), tmp_path / "again.pof", **chosen)
-        assert again == first
 
 
 # --- random networks ------------------------------------------------------------------------------------------------

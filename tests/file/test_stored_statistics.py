@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from file_helpers import assert_same, bits
+from file_helpers import assert_same
 from torch import Tensor, nn
 
 import pof
@@ -16,6 +16,7 @@ from pof.file import statistics_stream
 from pof.file import stored_statistics as statistics
 from pof.file.stored_statistics import EPSILON
 from pof.ranking.sparsity_state import State
+from tests.small_models import bits
 
 MEAN, VARIANCE = "running_mean", "running_var"
 
@@ -51,11 +52,6 @@ def trained() -> nn.Module:
     model = Net()
     pof.Elastic(model).calibrate(batches())
     return model.eval()
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "model.pof"
 
 
 def assert_near(found: dict[str, Tensor], live: dict[str, Tensor], dense: dict[str, Tensor], steps: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from file_helpers import ENDS, Kinds, bits, randomised
+from file_helpers import ENDS
 from torch import nn
 
 import pof
@@ -19,6 +19,7 @@ from pof.file.cursor import Cursor
 from pof.file.position_masks import MaskReader, MaskWriter
 from pof.file.position_patterns import count_of, members_of, patterns_of, taken_beyond
 from pof.file.streams import StreamReader, StreamWriter, inflate
+from tests.small_models import Kinds, bits, randomised
 
 Switch = Callable[..., None]
 

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 import pof
 from pof.core.library import core
 from pof.runtime import engine_choice as choice
+from tests.small_models import assert_bit_equal
 
 SPARSITY = 0.7
 VOCABULARY, LABELS = 40, 3
@@ -167,11 +168,6 @@ def tensor_of(output: Any) -> Tensor:
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def assert_bit_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
-    assert left.keys() == right.keys()
-    assert [name for name, value in left.items() if not torch.equal(value, right[name])] == []
 
 
 # The operations

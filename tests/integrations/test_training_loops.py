@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 import pof
+from tests.small_models import assert_bit_equal
 
 CLASSES, FEATURES, BATCH, STEPS = 4, 16, 32, 40
 ATTACH: dict[str, Any] = {"tr": (0.9, 0.7), "steps": STEPS, "weight": 0.5}
@@ -288,11 +289,6 @@ def test_an_ema_model_is_pruned_restored_and_saved(tmp_path: Path) -> None:
     elastic.restore()
     assert_bit_equal(ema.module.state_dict(), dense)
     assert accuracy_at(ema.module.double(), 0.5, magnitudes="unit") > 0.98
-
-
-def assert_bit_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
-    assert left.keys() == right.keys()
-    assert [name for name, value in left.items() if not torch.equal(value, right[name])] == []
 
 
 # Hugging Face's Trainer

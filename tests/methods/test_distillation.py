@@ -40,5 +40,5 @@ def test_it_learns_from_what_it_was(tiny: MakeTiny, name: str) -> None:
 
 @pytest.mark.parametrize("name", PRUNED_AT_ONCE)
 def test_the_share_is_checked(name: str) -> None:
-    with pytest.raises(PofError, match="distill=2 must be 0 to 1"):
+    with pytest.raises(PofError, match="distill=2 must be from 0 to 1"):
         METHODS[name].Settings(distill=2)

@@ -115,7 +115,7 @@ def test_what_is_missing_is_named() -> None:
         ("pof.methods.dpf:Nothing", "cannot be imported"),
         ("pof.errors:PofError", "has no Settings"),
         ("methods/mine.py:Class", "without .py"),
-        (":Class", "is no method|is not a method"),
+        (":Class", "is not a known method"),
     ],
 )
 def test_a_name_that_is_none(name: str, message: str) -> None:

@@ -133,15 +133,13 @@ def test_any_loss_has_an_axis(browser: Any, tmp_path: Path, loss: float, ticks: 
     left = "return Math.min(...[...document.querySelectorAll('#losses text')].map((text) => text.getBBox().x))"
     assert page.run(left) >= 0, "nothing is cut off"
     assert page.run("return document.getElementById('epochs').parentElement.hidden"), "no epoch was tested"
-    assert page.text("accuracy-note") == "Not tested: pof report --test does so."
+    assert page.text("accuracy-note") == "Not tested yet: run pof report --test."
 
 
 @pytest.mark.skipif(core() is None, reason="needs the compiled core")
 def test_times_add_up_to_the_whole(page: Page, runs: list[dict[str, Any]]) -> None:
     times = runs[0]["times"]
-    assert f"{times['ratio']:.2f}x as fast as the model as it is in torch (BatchNorm not folded" in page.text(
-        "speed-note"
-    )
+    assert f"{times['ratio']:.2f}x as fast as the plain model in torch (BatchNorm not folded" in page.text("speed-note")
     assert "16 images at once, one thread" in page.text("speed-note")
     cells = page.cells("#times tbody tr")
     names, torch_times = [row[0] for row in cells], [row[1] for row in cells]

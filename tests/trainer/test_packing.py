@@ -66,7 +66,7 @@ def test_the_model_of_a_run_says_which_layer_is_first(
     assert main(["pack", str(run), str(tmp_path / "m.pof")]) == 0
     text = capsys.readouterr().out
     assert "never pruned: stem.0.weight\n" in text
-    assert "--calibrate keeps them" in text
+    assert "--calibrate adds them" in text
 
 
 def test_eval_and_sweep_test_what_the_file_gives(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_a_pof_file_is_read_dense(tmp_path: Path) -> None:
     load_weights(other, tmp_path / "m.pof")
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
     (tmp_path / "m.pof").write_bytes(b"junk")
-    with pytest.raises(PofError, match=r"no \.pof file"):
+    with pytest.raises(PofError, match=r"not a \.pof file"):
         load_weights(other, tmp_path / "m.pof")
 
 

@@ -1,1 +1,1 @@
-"""The command line: one file a verb. Nothing outside imports it."""
+"""The command line: one file per verb. Nothing else in the package imports it."""

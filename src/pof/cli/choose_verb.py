@@ -1,10 +1,10 @@
-"""Find the state that fits, by bisection.
+"""Find the state that meets the limits, by bisection.
 
-With --at-least that is the sparsest which is accurate enough, else the densest
-which is small or fast enough.
+With --at-least this is the sparsest state that is accurate enough, otherwise
+the densest one that is small and fast enough.
 
-RUN_OR_FILE is a run's folder, or a file of weights; a .pof file is measured
-with the BatchNorm statistics that it keeps, others with re-estimated ones.
+RUN_OR_FILE is a run's folder or a file of weights. A .pof file is measured with
+the BatchNorm statistics that it keeps, others with re-estimated ones.
 
 example: pof choose model.pof --at-least 0.90 --max-bytes 200000
 """
@@ -27,9 +27,11 @@ HELP = "find the sparsest state that is good enough, or the densest that fits"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof choose`."""
     trained.add_arguments(parser)
-    parser.add_argument("--at-least", type=float, metavar="ACCURACY", help="of 1, on all test images")
-    parser.add_argument("--max-bytes", type=float, metavar="N", help="that are read of the file")
-    parser.add_argument("--max-ms", type=float, metavar="MS", help="for one image, compiled, on this CPU")
+    parser.add_argument(
+        "--at-least", type=float, metavar="ACCURACY", help="lowest accuracy on the test images, from 0 to 1"
+    )
+    parser.add_argument("--max-bytes", type=float, metavar="N", help="most bytes to read from the file")
+    parser.add_argument("--max-ms", type=float, metavar="MS", help="longest time for one image, compiled, on this CPU")
     parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
     parser.add_argument("--no-calibrate", action="store_true", help="do not re-estimate BatchNorm statistics")
 
@@ -62,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     print(choice)
     band = "" if choice.state.band_start is None else f" --recover-from {choice.state.band_start:g}"
     print(f"chosen: {choice.state}")
-    print(f"go on with: pof export {options.source} small.pt2 --sparsity {choice.state.sparsity:g}{band}")
+    print(f"next: pof export {options.source} small.pt2 --sparsity {choice.state.sparsity:g}{band}")
     if calibrate and not (as_stored and suffix_of(options.source) == ".pof"):
         print("BatchNorm statistics were re-estimated for each state; pof export does the same")
     return 0

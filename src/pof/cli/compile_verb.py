@@ -1,6 +1,6 @@
 """Compile a network at a sparsity, and show how fast each layer is on this CPU.
 
-FILE is a .pof file or another file of weights, or a run's folder.
+FILE is a .pof file, another file of weights, or a run's folder.
 
 example: pof compile model.pof --sparsity 0.8 --bench
 """
@@ -18,18 +18,18 @@ HELP = "show how fast a network runs at a sparsity"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof compile`."""
     parser.add_argument("source", metavar="FILE", help="a .pof file, a file of weights, or a run's folder")
-    parser.add_argument("--model", metavar="NAME", help="if the file does not say: a model, or MODULE:FUNCTION")
+    parser.add_argument("--model", metavar="NAME", help="if the file names none: a model, or MODULE:FUNCTION")
     parser.add_argument("--sparsity", type=share, help="share of weights to prune (none)")
     parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
-    parser.add_argument("--size", type=int, metavar="PIXELS", help="of images (those of the data, else 224)")
+    parser.add_argument("--size", type=int, metavar="PIXELS", help="size of the images (as in the dataset, else 224)")
     parser.add_argument("--batch", type=int, default=1, help="images at a time (1)")
-    parser.add_argument("--threads", type=int, default=1, help="(1)")
+    parser.add_argument("--threads", type=int, default=1, help="threads to run on (1)")
     parser.add_argument("--bench", action="store_true", help="also compare with the plain model, taking turns")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compile, and print a row a layer."""
+    """Compile, and print one row per layer."""
     import torch
 
     from pof.runtime.compiled_model import compile as compile_model
@@ -44,7 +44,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         images = torch.randn(options.batch, found.channels, size, size)
     except RuntimeError:
-        raise PofError(f"no memory for {options.batch} images of {size} x {size}: lower --batch or --size") from None
+        raise PofError(
+            f"not enough memory for {options.batch} images of {size} x {size}: lower --batch or --size"
+        ) from None
     fast = compile_model(found.model, images, threads=options.threads)
     ratio = ratio_to_plain(fast, found.model, images) if options.bench else fast.speedup()
     if options.json:
@@ -53,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     print(fast.summary())
     if options.bench:
         threads = "1 thread" if options.threads == 1 else f"{options.threads} threads"
-        print(f"in turns with the plain model, batch {options.batch}, {threads}: {ratio:.2f}x as fast")
+        print(f"taking turns with the plain model, batch {options.batch}, {threads}: {ratio:.2f}x as fast")
     if options.recover_from is not None:
         print("A filled band is not zero: a recovered network is small to store, and fast only where it is zero.")
     return 0

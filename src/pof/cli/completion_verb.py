@@ -1,7 +1,7 @@
 """Print a script that completes `pof` in a shell.
 
 bash: pof completion bash > ~/.local/share/bash-completion/completions/pof
-zsh:  pof completion zsh > _pof, in a folder of $fpath
+zsh:  pof completion zsh > _pof, in a folder on $fpath
 
 example: eval "$(pof completion bash)"
 """
@@ -11,7 +11,7 @@ import argparse
 HELP = "print a script that completes pof in bash or zsh"
 SHELLS = ("bash", "zsh")
 FILES = ("DIR", "FILE", "IN", "OUT", "RECIPE.toml", "RUN", "RUN_OR_FILE")
-"""Words of the help that stand for a path."""
+"""Words in the help that stand for a path."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

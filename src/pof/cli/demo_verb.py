@@ -1,8 +1,8 @@
 """Show what pof does: one file of a CIFAR-10 network, at every size.
 
-Prunes and recovers a network that comes with pof, without training, and
+Prunes and recovers a network that ships with pof, without training, and
 compares it with plain magnitude pruning: accuracy on 2,000 test images, bytes
-of the file, speed. Then writes a page with sliders.
+read and speed. Then it writes a page with sliders.
 
 example: pof demo --page report.html
 """
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo and show what came out."""
+    """Run the demo and show its results."""
     if options.json and options.page:
         raise PofError("--json prints figures and draws nothing: leave --page out")
     from pof.file.atomic_write import check_target
@@ -48,7 +48,9 @@ def run(options: argparse.Namespace) -> int:
     with Bars() as bars:
         result = run_demo(bars.update)
     _print(result)
-    about = f"The networks that come with pof; {result.test_images:,} CIFAR-10 test images, statistics from the files."
+    about = (
+        f"The networks that ship with pof, on {result.test_images:,} CIFAR-10 test images; statistics from the files."
+    )
     print(f"Page with sliders: {write_page(page, 'pof demo: one file, every size', about, result.pages)}")
     print(f"{time.perf_counter() - start:.0f} s in all")
     return 0
@@ -69,10 +71,10 @@ def _print(result: "DemoResult") -> None:
     print("ResNet-20 on CIFAR-10, test accuracy in %")
     print(text_table(header, rows, right=True))
     print(f"Nothing was trained: one file of {result.file_bytes:,} bytes ({result.dense_bytes:,} as float32) holds")
-    print(f"all of it. {result.test_images:,} test images; BatchNorm statistics are those in the files.")
-    print("plain: trained without regard to pruning, pruned by magnitude")
-    print("pof:   trained with the method nested, pruned; bytes: what is read of the file")
-    print("+band: from 50 % on (row of 50 %: from 30 % on) filled with alpha*sign(w)")
+    print(f"every size. {result.test_images:,} test images; BatchNorm statistics are those in the files.")
+    print("plain: trained without regard to pruning, then pruned by magnitude")
+    print("pof:   trained with the method nested, then pruned; bytes: read from the file")
+    print("+band: the band from 50 % (in the row of 50 %: from 30 %) is alpha*sign(w)")
     print("speed: pof.compile against torch (BatchNorm not folded), 16 images, one thread")
 
 

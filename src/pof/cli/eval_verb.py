@@ -43,6 +43,6 @@ def run(options: argparse.Namespace) -> int:
         own = "as the file keeps them" if kept else "re-estimated"
         statistics = "as trained" if result.calibrated is None else own
         print(f"{state_name(state._asdict())}: accuracy {100 * accuracy:.2f} % on {found.data.test_images} test images")
-        print(f"{100 * result.zeros:.1f} % of the weights that may be pruned are zero.")
+        print(f"{100 * result.zeros:.1f} % of the prunable weights are zero.")
         print(f"BatchNorm statistics: {statistics}.")
     return 0

@@ -1,4 +1,4 @@
-"""Show what is in a .pof file: its stages and what each costs.
+"""Show the contents of a .pof file: its stages, and the bytes of each.
 
 FILE may be a URL; only its head is read.
 
@@ -9,18 +9,18 @@ import argparse
 import json
 
 SHARES = ("share", "of_fp32", "of_fp16")
-HELP = "show what is in a .pof file"
+HELP = "show the contents of a .pof file"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof inspect`."""
     parser.add_argument("source", metavar="FILE", help="a .pof file, or its URL")
-    parser.add_argument("--partial", action="store_true", help="take a file that is cut off, as far as it goes")
+    parser.add_argument("--partial", action="store_true", help="accept a file that is cut off, and use what is there")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a row a stage."""
+    """Print one row per stage."""
     from pof.file.pof_file import PofFile
     from pof.terminal.text_table import text_table
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     if left:
         print(f"never pruned: {', '.join(left[:3])}{f' and {len(left) - 3} more' if len(left) > 3 else ''}")
     if not options.partial:
-        print(f"BatchNorm statistics of {len(file.kept_statistics())} states")
+        print(f"BatchNorm statistics for {len(file.kept_statistics())} states")
     for name, value in file.metadata.items():
         print(f"{name}: {value}")
     return 0

@@ -1,4 +1,4 @@
-"""`pof`: finds the verb, runs it, turns a user's mistake into one line and exit code 2."""
+"""`pof`: finds the verb, runs it, and turns a user's mistake into one line and exit code 2."""
 
 import argparse
 import os
@@ -45,15 +45,15 @@ EXTRAS = {"torch": "torch", "accelerate": "train", "safetensors": "train", "PIL"
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other mistake is told."""
+    """Says what is wrong in one line, as for every other mistake."""
 
     def error(self, message: str) -> NoReturn:
-        """Print it and stop."""
+        """Print `message` and stop."""
         self.exit(2, f"pof: {message}: {self.prog} --help shows how\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line; making it imports no torch."""
+    """Build the whole command line, without importing torch."""
     top = OneLineParser(
         prog="pof",
         description="Recoverable pruning for PyTorch: train once, then any sparsity, and back.",
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
-    # A model of the user's own may lie in the present folder, as it does for `python -m pof`.
+    # A user's own model may be in the current folder, which `python -m pof` searches too.
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pof: pof {options.verb} needs {error.name}: pip install 'pof[{extra}]'", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Whoever read our output has gone; what Python would flush at exit must not fail again.
+        # Whoever read our output is gone; Python's flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; what is no option of the verb is told by the verb, with the one that is nearest."""
+    """Parse the options; the verb itself reports an unknown one, and names the nearest that it has."""
     top = parser()
     options, unknown = top.parse_known_args(arguments)
     if unknown:

@@ -1,9 +1,9 @@
-"""Write a .pof file of weights; no model code is needed.
+"""Write weights as a .pof file; no model code is needed.
 
-IN is the folder of a run, or a file of weights (.safetensors, or .pth that
-holds tensors only). Where IN does not say of which model it is, names and
-shapes decide what is pruned: what is called weight and has two dimensions or
-more, but the first convolution and embeddings.
+IN is a run's folder or a file of weights (.safetensors, or .pth that holds only
+tensors). If IN does not name its model, names and shapes decide what is pruned:
+all tensors called weight with two or more dimensions, except the first
+convolution and embeddings.
 
 example: pof pack runs/digits-pof-0 model.pof --calibrate
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pof.ranking.sparsity_state import Magnitudes, Scope
 
 KEPT = ("model", "data", "recipe")
-"""What of IN's own metadata goes into the file."""
+"""The keys of IN's metadata that go into the file."""
 HELP = "write a .pof file from a state_dict"
 
 
@@ -29,24 +29,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof pack`."""
     parser.add_argument("source", metavar="IN", help="a file of weights, or a run's folder")
     parser.add_argument("target", metavar="OUT", help="the .pof file to write")
-    parser.add_argument("--values", choices=("exact", "fp16", "int8"), default="exact", help="how (exact)")
-    parser.add_argument("--stages", metavar="S,S,...", help="sparsities where it can be cut (0.9,0.7,0.3); '' for none")
-    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (as trained, else layer)")
     parser.add_argument(
-        "--magnitudes", choices=("raw", "unit"), help="unit for what was trained with pof (as IN says, else raw)"
+        "--values", choices=("exact", "fp16", "int8"), default="exact", help="how values are stored (exact)"
     )
-    parser.add_argument("--include", metavar="GLOB", action="append", default=[], help="prune only these")
-    parser.add_argument("--exclude", metavar="GLOB", action="append", default=[], help="do not prune these")
+    parser.add_argument(
+        "--stages", metavar="S,S,...", help="sparsities at which the file can be cut (0.9,0.7,0.3); '' for none"
+    )
+    parser.add_argument(
+        "--scope", choices=("layer", "global"), help="which weights are ranked together (as trained, else layer)"
+    )
+    parser.add_argument(
+        "--magnitudes", choices=("raw", "unit"), help="unit for networks trained on the sphere (as IN says, else raw)"
+    )
+    parser.add_argument("--include", metavar="GLOB", action="append", default=[], help="prune only these weights")
+    parser.add_argument("--exclude", metavar="GLOB", action="append", default=[], help="do not prune these weights")
     parser.add_argument(
         "--calibrate",
         action="store_true",
-        help="keep BatchNorm statistics of many sparsities: for runs (takes a while)",
+        help="keep BatchNorm statistics for many sparsities; needs the dataset (takes a while)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Pack, and say how small it became."""
+    """Pack, and print the size of the file."""
     stages = parse_stages(options.stages)
     check_target(options.target, (".pof",))
     from pof.file.pof_file import PofFile
@@ -56,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     state = read_weights(options.source)
     if suffix_of(options.source) == ".pof" and not options.calibrate and PofFile(options.source).kept_statistics():
-        print("pof: BatchNorm statistics that IN keeps are not taken over: --calibrate makes new ones", file=sys.stderr)
+        print("pof: the BatchNorm statistics in IN are not copied: --calibrate estimates new ones", file=sys.stderr)
     facts = facts_about(options.source)
     scope = cast("Scope", options.scope or facts.get("scope", "layer"))
     magnitudes = cast("Magnitudes", options.magnitudes or facts.get("magnitudes", "raw"))
@@ -84,12 +90,12 @@ def run(options: argparse.Namespace) -> int:
         if kept:
             print(f"never pruned: {', '.join(kept[:3])}{f' and {len(kept) - 3} more' if len(kept) > 3 else ''}")
         if not options.calibrate and "data" in facts and any(name.endswith(".running_var") for name in state):
-            print("without BatchNorm statistics of its sparsities: --calibrate keeps them")
+            print("without BatchNorm statistics for its sparsities: --calibrate adds them")
     return 0
 
 
 def parse_stages(text: str | None) -> tuple[float, ...] | None:
-    """The sparsities in `text`, or None if there is no text."""
+    """Return the sparsities in `text`, or None if there is no text."""
     if text is None:
         return None
     try:

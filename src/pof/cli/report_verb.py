@@ -1,8 +1,8 @@
 """Write one page that shows trained networks: curves, weights, file, speed.
 
-RUN is a run's folder or a file of weights. A run was tested when it ended; a
-file has accuracies to show only with --test. The page needs nothing but itself:
-open it in any browser. Its sliders show what is zero, filled and kept.
+RUN is a run's folder or a file of weights. A run was tested when it ended; for
+a file, --test measures accuracies. The page is self-contained: open it in any
+browser. Its sliders show what is zero, filled and kept.
 
 example: pof report runs/digits-pof-0 runs/digits-dense-0 -o report.html
 """
@@ -20,10 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof report`."""
     parser.add_argument("sources", metavar="RUN", nargs="+", help="a run's folder, or a file of weights")
     parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="the page (report.html)")
-    parser.add_argument("--model", metavar="NAME", help="for files that do not say: a model, or MODULE:FUNCTION")
-    parser.add_argument("--data", metavar="NAME", help="for files that do not say, with --test: the dataset")
+    parser.add_argument("--model", metavar="NAME", help="for files that name none: a model, or MODULE:FUNCTION")
+    parser.add_argument("--data", metavar="NAME", help="for files that name none, with --test: the dataset")
     parser.add_argument(
-        "--test", action="store_true", help="test what was not tested yet, on all test images: it takes minutes"
+        "--test", action="store_true", help="test networks that were not tested yet, on all test images (takes minutes)"
     )
     parser.add_argument("--no-speed", action="store_true", help="do not time the layers")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON, and write no page")
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Gather the facts and write the page."""
     if options.data and not options.test:
-        raise PofError(f"--data {options.data} is what to test on: give --test too")
+        raise PofError(f"--data {options.data} names the images to test on: give --test too")
     from pof.core.library import core
     from pof.file.atomic_write import check_target
     from pof.report.page import ENDINGS, write_page

@@ -4,7 +4,7 @@ import argparse
 
 
 def share(text: str) -> float:
-    """The number in `text`; the library checks its range."""
+    """Return the number in `text`; the library checks its range."""
     try:
         return float(text)
     except ValueError:

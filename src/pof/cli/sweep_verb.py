@@ -1,7 +1,7 @@
 """Test a trained network over sparsities and bands.
 
-A row a state, as trained and with BatchNorm statistics of its own: estimated,
-or those that a .pof file keeps, if it does.
+Prints one row per state: its accuracy with the BatchNorm statistics as trained,
+and with its own, which are estimated, or those that a .pof file keeps.
 
 example: pof sweep runs/digits-pof-0
 """
@@ -23,8 +23,10 @@ HELP = "test a trained network over sparsities and bands"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof sweep`."""
     trained.add_arguments(parser)
-    parser.add_argument("--sparsities", metavar="S", nargs="*", help="to test, such as 0.5 0.8 (those of the recipe)")
-    parser.add_argument("--bands", metavar="S1-S2", nargs="*", help="to test, such as 0.3-0.7 (those of the recipe)")
+    parser.add_argument(
+        "--sparsities", metavar="S", nargs="*", help="sparsities to test, such as 0.5 0.8 (the recipe's)"
+    )
+    parser.add_argument("--bands", metavar="S1-S2", nargs="*", help="bands to test, such as 0.3-0.7 (the recipe's)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _states(options: argparse.Namespace, table: "TableRecipe") -> "tuple[State, ...]":
-    """The states that are asked for, or those of the recipe."""
+    """Return the states that are asked for, or those of the recipe."""
     if options.sparsities is None and options.bands is None:
         return table.states()
     from pof.trainer.recipe import TableRecipe
@@ -67,5 +69,5 @@ def _states(options: argparse.Namespace, table: "TableRecipe") -> "tuple[State, 
     except ValueError:
         raise PofError(f"--sparsities {' '.join(options.sparsities)} must be numbers, such as 0.5 0.8") from None
     if not sparsities and not pairs:
-        raise PofError("nothing to test: name --sparsities, such as 0.5 0.8, or --bands, such as 0.3-0.7")
+        raise PofError("nothing to test: give --sparsities, such as 0.5 0.8, or --bands, such as 0.3-0.7")
     return TableRecipe(sparsities=sparsities, bands=pairs).states()

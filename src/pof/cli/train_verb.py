@@ -1,7 +1,7 @@
 """Train or fine-tune a network as a recipe says.
 
-The same command on a stopped run goes on where it was, and on a finished run
-does nothing. Ctrl-C stops after writing a checkpoint.
+The same command resumes a stopped run, and does nothing for a finished one.
+Ctrl-C stops after writing a checkpoint.
 
 example: pof train recipes/digits-pof.toml --set run.epochs=5 --out runs/try
 """
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pof.trainer.events import Event, StepDone
 
 RECENT = 50
-"""Steps over which the images a second are counted."""
+"""Steps over which the images per second are measured."""
 WIDTH = 79
 HELP = "train or fine-tune a network as a recipe says"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof train`."""
-    parser.add_argument("recipe", metavar="RECIPE.toml", help="what to do")
+    parser.add_argument("recipe", metavar="RECIPE.toml", help="the recipe to run")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the recipe")
     parser.add_argument("--out", metavar="DIR", help="folder of the run (runs/NAME-SEED)")
     parser.add_argument("--model", metavar="MODULE:FUNCTION", help="a model of your own")
@@ -42,13 +42,13 @@ def run(options: argparse.Namespace) -> int:
 
     keep_freed_memory()
     changes = list(options.set)
-    # As JSON strings, which are TOML's too: a file may be called 123.
+    # As JSON strings, which TOML reads too: a file may be called 123.
     changes += [f"model.name={json.dumps(options.model)}"] if options.model else []
     changes += [f"model.weights={json.dumps(options.weights)}"] if options.weights else []
     recipe = read_recipe(options.recipe, changes)
     out = options.out or f"runs/{recipe.name}-{recipe.run.seed}"
     if int(os.environ.get("RANK", "0")):
-        return 0 if run_recipe(recipe, out).finished else 130  # one of several processes speaks
+        return 0 if run_recipe(recipe, out).finished else 130  # only one of several processes prints
     if options.json:
         outcome = run_recipe(recipe, out)
         print(json.dumps({"out": out, **vars(outcome)}))
@@ -58,10 +58,10 @@ def run(options: argparse.Namespace) -> int:
     from pof.report.accuracies import accuracy_table
 
     if not outcome.finished:
-        print(f"stopped after step {outcome.step}; the same command goes on from there")
+        print(f"stopped after step {outcome.step}; the same command resumes from there")
         return 130
     if outcome.already:
-        print(f"{out} has finished already; nothing was done")
+        print(f"{out} had finished already; nothing was done")
     if outcome.table:
         print(accuracy_table(outcome.table, outcome.test_images, held_out=recipe.data.hold_out > 0))
     print(f"accuracy {_percent(outcome.accuracy)} after {outcome.step} steps; weights in {out}/model.safetensors")
@@ -85,7 +85,7 @@ class Display:
         self._bars.__exit__(*error)
 
     def show(self, event: "Event") -> None:
-        """One more step, the end of an epoch, or one more state tested."""
+        """Show a step, the end of an epoch, or a state that was tested."""
         from pof.trainer.events import EpochDone, StepDone
 
         if isinstance(event, StepDone):
@@ -103,12 +103,12 @@ class Display:
         self._bars.update(self._name, event.step, event.steps, "  ".join(_figures(figures)))
 
 
-SPEED = "images a second"
+SPEED = "images per second"
 SHORT = {"images_per_second": SPEED, "learning_rate": "lr"}
 
 
 def _figures(figures: Mapping[str, float]) -> list[str]:
-    """Each with its name, without those that are not known yet."""
+    """Write each figure with its name, without those that are not known yet."""
     known = {SHORT.get(key, key): value for key, value in figures.items() if not math.isnan(value)}
     return [_figure(key, value) for key, value in known.items()]
 
@@ -120,12 +120,12 @@ def _figure(key: str, value: float) -> str:
 
 
 def _short(value: float) -> str:
-    """Two or three digits: a line of a terminal has room for the figures of an epoch."""
+    """Write two or three digits, so that the figures of an epoch fit on a line of a terminal."""
     return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value >= 0.01 else f"{value:.1g}"
 
 
 def _lines(title: str, parts: list[str]) -> str:
-    """The parts after the title, in as many lines of at most 79 columns as they need."""
+    """Write the parts after the title, in as many lines of at most 79 columns as they need."""
     lines = [title]
     for part in parts:
         if len(lines[-1]) + 2 + len(part) > WIDTH:

@@ -1,4 +1,4 @@
-"""Finding a trained network again: what `pof eval` and `pof sweep` have in common."""
+"""Finding a trained network: the options that `pof eval`, `pof sweep` and `pof choose` have in common."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -11,19 +11,21 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that say which network, on which images, ranked how."""
+    """Declare the options for the network, its images and its ranking."""
     parser.add_argument("source", metavar="RUN_OR_FILE", help="a run's folder, or a file of weights")
     parser.add_argument(
-        "--model", metavar="NAME", help="for a file that does not say: a model of pof, or MODULE:FUNCTION"
+        "--model", metavar="NAME", help="for a file that names none: a model of pof, or MODULE:FUNCTION"
     )
-    parser.add_argument("--data", metavar="NAME", help="for a file that does not say: the dataset")
-    parser.add_argument("--scope", choices=("layer", "global"), help="what is ranked together (as trained, else layer)")
-    parser.add_argument("--magnitudes", choices=("raw", "unit"), help="raw, or unit for what was trained on the sphere")
+    parser.add_argument("--data", metavar="NAME", help="for a file that names none: the dataset")
+    parser.add_argument(
+        "--scope", choices=("layer", "global"), help="which weights are ranked together (as trained, else layer)"
+    )
+    parser.add_argument("--magnitudes", choices=("raw", "unit"), help="raw, or unit for networks trained on the sphere")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
 
 def load(options: argparse.Namespace) -> "Trained":
-    """The network that the options name."""
+    """Load the network that the options name."""
     from pof.trainer.kept_heap import keep_freed_memory
     from pof.trainer.trained import load_trained
 
@@ -34,7 +36,7 @@ def load(options: argparse.Namespace) -> "Trained":
 
 
 def file_as_stored(options: argparse.Namespace) -> "PofFile | None":
-    """The .pof file that is named, unless it is to be ranked in another way than it was stored."""
+    """Return the named .pof file, unless it is to be ranked differently than it is stored."""
     from pof.file.pof_file import PofFile
 
     if suffix_of(options.source) != ".pof" or options.scope is not None or options.magnitudes is not None:

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="OUT", help="the .safetensors or .pth file to write")
     parser.add_argument("--sparsity", type=share, help="share of weights to prune (dense)")
     parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
-    parser.add_argument("--partial", action="store_true", help="take a file that is cut off, as far as it goes")
+    parser.add_argument("--partial", action="store_true", help="accept a file that is cut off, and use what is there")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
 
 

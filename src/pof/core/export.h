@@ -1,4 +1,4 @@
-/* What is seen from outside of the library. */
+/* The functions that are visible outside the library. */
 #include <stdint.h>
 
 #ifdef _WIN32
@@ -7,5 +7,5 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-/* How many positions the patterns hold (masks.c). */
+/* How many positions the patterns contain (masks.c). */
 EXPORT int64_t pof_count(const uint16_t *patterns, int64_t groups);

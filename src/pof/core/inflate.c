@@ -1,6 +1,6 @@
 /*
- * Raw deflate (RFC 1951) back to bytes, made for streams that are nearly all literals: up to three of them are
- * decoded in one look-up, of up to three streams in turn. Reads and writes nothing outside of its buffers, whatever the input is.
+ * Inflate raw deflate (RFC 1951), for streams that are almost all literals: one look-up decodes up to three literals,
+ * and up to three streams take turns. No input makes it read or write outside its buffers.
  */
 #include <stdint.h>
 #include <string.h>
@@ -12,18 +12,18 @@ enum { ROOT = 11, MOST_BITS = 15, LITERALS = 288, DISTANCES = 32, END = 256, LAN
 typedef struct {
     const uint8_t *in, *in_end;
     uint64_t bits;
-    int count; /* bits at hand */
+    int count; /* the number of valid bits */
 } Input;
 
 typedef struct {
-    uint16_t root[1 << ROOT]; /* symbol << 4 | length; 0 where the code is longer than ROOT */
+    uint16_t root[1 << ROOT]; /* symbol << 4 | length; 0 if the code is longer than ROOT */
     uint16_t counts[MOST_BITS + 1];
     uint16_t symbols[LITERALS];
 } Code;
 
 typedef struct {
     Code literals, distances;
-    uint32_t runs[1 << ROOT]; /* of literals: their bits | their number << 4 | literals << 8; 0 for all else */
+    uint32_t runs[1 << ROOT]; /* of literals: bits used | count << 4 | literals << 8; 0 for anything else */
 } Tables;
 
 static const uint16_t LENGTH_BASE[29] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
@@ -42,7 +42,7 @@ static void refill(Input *s) {
     }
 }
 
-/* `need` (at most 16) bits, or -1 if there are not so many. */
+/* The next `need` bits (at most 16), or -1 if there are fewer. */
 static int take(Input *s, int need) {
     refill(s);
     if (s->count < need) return -1;
@@ -53,8 +53,8 @@ static int take(Input *s, int need) {
 }
 
 /*
- * A code from the lengths of its symbols; -1 if it has too many codewords, or too few. As in zlib, only a code of no
- * symbols, or (where `single` allows it) of one symbol of one bit, may have too few, and is refused in use.
+ * Make a code from the lengths of its symbols; -1 if it has too many codewords, or too few. As in zlib, only a code
+ * without symbols or (if `single` allows it) with one symbol of one bit may have too few; it fails when it is used.
  */
 static int make_code(Code *code, const uint8_t *lengths, int symbols, int single) {
     uint16_t first[MOST_BITS + 2] = {0};
@@ -85,7 +85,7 @@ static int make_code(Code *code, const uint8_t *lengths, int symbols, int single
     return 0;
 }
 
-/* Up to three literals by the bits that they begin with. */
+/* For each pattern of ROOT bits, the run of up to three literals that it starts with. */
 static void make_runs(Tables *t) {
     const uint16_t *root = t->literals.root;
     for (unsigned at = 0; at < 1u << ROOT; at++) {
@@ -95,7 +95,7 @@ static void make_runs(Tables *t) {
             continue;
         }
         uint32_t run = length | 1u << 4 | symbol << 8;
-        /* What follows was looked at before, as its number is smaller; it may have taken bits that are not there. */
+        /* The run that follows is known already, as its index is smaller; it may use bits that are not there. */
         uint32_t then = at ? t->runs[at >> length] : 0;
         unsigned number = then >> 4 & 3;
         if (number == 3 || length + (then & 15) > ROOT) {
@@ -178,11 +178,11 @@ static int fixed_codes(Tables *t) {
     return make_code(&t->literals, lengths, LITERALS, 1) || make_code(&t->distances, distances, DISTANCES, 1) ? -1 : 0;
 }
 
-/* One stream on its way. */
+/* One stream that is being decoded. */
 typedef struct {
     Input s;
     Tables tables;
-    uint8_t *start, *at, *end; /* of what comes out */
+    uint8_t *start, *at, *end; /* of the output */
     enum { BETWEEN_BLOCKS, IN_BLOCK, DONE } state;
     int last; /* whether this block is the last one */
 } Stream;
@@ -211,7 +211,7 @@ static int read_stored(Stream *d) {
     return 0;
 }
 
-/* The beginning of a block, or all of it if its bytes are stored; or the end of the stream. */
+/* Read the start of the next block (all of it if its bytes are stored), or check the end of the stream. */
 static int next_block(Stream *d) {
     if (d->last) {
         d->state = DONE;
@@ -249,7 +249,7 @@ static int copy_earlier(Stream *d, int symbol) {
     return 0;
 }
 
-/* Whatever comes next, however rare it is; 0, or -1 on an error. */
+/* Decode the next item of any kind; return 0, or -1 on an error. */
 static int step(Stream *d) {
     if (d->state == BETWEEN_BLOCKS) return next_block(d);
     int symbol = symbol_of(&d->s, &d->tables.literals);
@@ -264,12 +264,12 @@ static int step(Stream *d) {
     return 0;
 }
 
-/* The part of a stream that literals change, in registers. */
+/* The part of a stream that literals change, to be held in registers. */
 typedef struct {
     uint64_t bits;
     int count;
-    const uint8_t *in, *in_last; /* the last place where 8 bytes can be read, */
-    uint8_t *at, *at_last;       /* and the last where four runs can be written */
+    const uint8_t *in, *in_last; /* the last place where 8 bytes can be read */
+    uint8_t *at, *at_last;       /* the last place where four runs can be written */
     const uint32_t *runs;
 } Lane;
 
@@ -278,14 +278,14 @@ static inline __attribute__((always_inline)) Lane enter(const Stream *d) {
 }
 
 static inline __attribute__((always_inline)) void leave(Stream *d, const Lane *l) {
-    /* A refill may have brought bits above `count`; they are the same ones that the next brings. */
+    /* A refill may have added bits above `count`; the next refill adds the same ones. */
     d->s.bits = l->bits & (((uint64_t)1 << l->count) - 1);
     d->s.count = l->count;
     d->s.in = l->in;
     d->at = l->at;
 }
 
-/* Whether four look-ups, of at most 44 bits and 12 bytes (13 are touched), can run out of neither input nor output. */
+/* Whether there is enough input and output for four look-ups: at most 44 bits and 12 bytes (13 are touched). */
 static inline __attribute__((always_inline)) int has_room(const Lane *l) { return l->in <= l->in_last && l->at <= l->at_last; }
 
 static inline __attribute__((always_inline)) void fill_up(Lane *l) {
@@ -299,7 +299,7 @@ static inline __attribute__((always_inline)) void fill_up(Lane *l) {
     l->count |= 56;
 }
 
-/* One look-up: up to three literals. Where there is none, 0 is returned and nothing has moved. */
+/* Decode up to three literals in one look-up. If there is none, return 0 and move nothing. */
 static inline __attribute__((always_inline)) unsigned look_up(Lane *l) {
     uint32_t run = l->runs[l->bits & ((1 << ROOT) - 1)], literals = run >> 8;
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -324,7 +324,7 @@ static void literals_of_one(Stream *d) {
 }
 
 /*
- * Literals of several streams in turn: a look-up has to wait for the one before it in its own stream, so that several
+ * Decode literals of several streams in turn: a look-up has to wait for the one before it in its own stream, so several
  * streams together take little longer than one.
  */
 static void literals_of_two(Stream *one, Stream *other) {
@@ -356,7 +356,7 @@ static void literals_of_three(Stream *one, Stream *two, Stream *three) {
     leave(one, &a), leave(two, &b), leave(three, &c);
 }
 
-/* 0 if each `in` holds exactly one stream of exactly `sizes` bytes, which are then in `out`; else -1. */
+/* Return 0 if each `in` is exactly one stream of exactly `sizes` bytes, which are then in `out`; else -1. */
 EXPORT int pof_inflate(int64_t count, const uint8_t *const *in, const int64_t *lengths, uint8_t *const *out,
                        const int64_t *sizes) {
     Stream lanes[LANES];
@@ -374,7 +374,7 @@ EXPORT int pof_inflate(int64_t count, const uint8_t *const *in, const int64_t *l
             if (lanes[i].state == IN_BLOCK) inside[ready++] = &lanes[i];
         }
         if (!running) return 0;
-        /* All that run, as one that runs on its own takes as long as all of them. */
+        /* Wait until all running streams are ready, as one alone would take as long as all of them. */
         if (ready == running) {
             if (ready == 3) literals_of_three(inside[0], inside[1], inside[2]);
             if (ready == 2) literals_of_two(inside[0], inside[1]);

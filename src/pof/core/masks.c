@@ -1,4 +1,4 @@
-/* The positions and values of a .pof file, weight by weight: see src/pof/file/SPEC.md. Plain C, no libraries. */
+/* The positions in a .pof file, tensor by tensor: see src/pof/file/SPEC.md. */
 #include <stdint.h>
 
 #include "export.h"
@@ -10,7 +10,7 @@
 
 enum { KERNEL = 9, CONTEXTS = 9, NINTHS = 9, STREAMS = CONTEXTS + NINTHS };
 
-/* Symbols of u bits: 1 << PACK[u] of them share a byte, WIDTH[u] bits each. */
+/* For symbols of u bits: 1 << PACK[u] of them share a byte, with WIDTH[u] bits each. */
 static const uint8_t PACK[CONTEXTS + 1] = {0, 3, 2, 1, 1, 0, 0, 0, 0, 0};
 static const uint8_t WIDTH[CONTEXTS + 1] = {8, 1, 2, 4, 4, 8, 8, 8, 8, 8};
 
@@ -24,7 +24,7 @@ static void count_table(uint8_t *table, int size) {
     for (unsigned i = 0; i < 1u << size; i++) table[i] = (uint8_t)ones(i);
 }
 
-/* members: a byte 0 or 1 for each of n positions; patterns: one for each group of `size`. */
+/* The pattern of each group of `size` positions; `members` has a byte of 0 or 1 for each of n positions. */
 EXPORT void pof_patterns(const uint8_t *members, int64_t n, int size, uint16_t *patterns) {
     int64_t groups = n / size;
     for (int64_t g = 0; g < groups; g++, members += size) {
@@ -38,8 +38,9 @@ EXPORT void pof_patterns(const uint8_t *members, int64_t n, int size, uint16_t *
 }
 
 /*
- * The symbols of one weight, by context: `out[u - 1]` takes those of u bits (the low 8 for u = 9), `out[9 + c]` the ninth
- * bits after a low byte with c ones; a byte each, each buffer has room for `groups`. `counts` says how many went where.
+ * The symbols of one tensor, by context: `out[u - 1]` takes those of u bits (the low 8 for u = 9), `out[9 + c]` the
+ * ninth bits of those whose low byte has c ones. Each takes one byte, and each buffer has room for `groups`. `counts`
+ * is set to the number of bytes in each buffer.
  */
 EXPORT void pof_gather(const uint16_t *taken, const uint16_t *own, int64_t groups, int size, const uint16_t *table,
                        uint8_t *const *out, int64_t *counts) {
@@ -60,23 +61,23 @@ EXPORT void pof_gather(const uint16_t *taken, const uint16_t *own, int64_t group
     }
 }
 
-/* What pof_spread works on. */
+/* The state of pof_spread. */
 typedef struct {
     const uint16_t *taken;
     int64_t groups;
     int size;
     const uint16_t *table;
     const uint8_t *streams[STREAMS];
-    int64_t lengths[STREAMS]; /* what is left of each */
-    int64_t read[CONTEXTS + 1]; /* symbols read of each context, */
-    int64_t bits[NINTHS];       /* and ninth bits */
+    int64_t lengths[STREAMS]; /* the bytes left in each */
+    int64_t read[CONTEXTS + 1]; /* symbols read in each context */
+    int64_t bits[NINTHS];       /* ninth bits read */
     uint16_t *own;
     int all_free; /* whether nothing is taken */
 } Spreading;
 
 /*
- * The loop of pof_spread, in two functions: PLACE puts the low bits of a symbol to the ones of a pattern and ONES counts
- * ones, by a table of half a megabyte and a small one, or by one instruction each.
+ * The loop of pof_spread, for two functions: PLACE moves the low bits of a symbol to the ones of a pattern, and ONES
+ * counts ones. They use tables (one of half a megabyte, one small), or one instruction each.
  */
 #define SPREAD_LOOP(PLACE, ONES)                                                                                      \
     int64_t *read = s->read;                                                                                          \
@@ -105,7 +106,7 @@ typedef struct {
     }                                                                                                                 \
     return 0;
 
-/* Whole groups of 9 of which nothing is taken: neither contexts nor free places need be looked at. */
+/* The loop for groups of 9 in which nothing is taken: it needs neither contexts nor free positions. */
 #define KERNELS_LOOP(ONES)                                                                                            \
     const uint8_t *symbols = s->streams[KERNEL - 1];                                                                  \
     s->read[KERNEL] = s->groups;                                                                                      \
@@ -138,8 +139,8 @@ __attribute__((target("bmi2,popcnt"))) static int spread_by_pdep(Spreading *s) {
 #endif
 
 /*
- * The inverse: patterns of one weight from packed streams, `used[i]` bytes of `streams[i]` having been read before; it
- * is moved on. Returns 0, or -1 if a stream is too short.
+ * The inverse of pof_gather, from packed streams: the patterns of one tensor. `used[i]` bytes of `streams[i]` have been
+ * read before; it is advanced. Return 0, or -1 if a stream is too short.
  */
 EXPORT int pof_spread(const uint16_t *taken, int64_t groups, int size, const uint16_t *table,
                       const uint8_t *const *streams, const int64_t *lengths, int64_t *used, uint16_t *own) {
@@ -172,7 +173,7 @@ EXPORT int pof_spread(const uint16_t *taken, int64_t groups, int size, const uin
 int64_t pof_count(const uint16_t *patterns, int64_t groups) {
     int64_t total = 0;
     for (int64_t g = 0; g < groups; g++) {
-        /* Bits of a 16-bit word, added up in pairs, fours and eights: compilers make vectors of it. */
+        /* Add the bits of a 16-bit word in pairs, fours and eights, which compilers can vectorise. */
         uint16_t p = patterns[g];
         p = (uint16_t)(p - (p >> 1 & 0x5555));
         p = (uint16_t)((p & 0x3333) + (p >> 2 & 0x3333));

@@ -1,4 +1,4 @@
-/* An empty Python module: the functions of the core are called by ctypes, and need neither Python nor torch. */
+/* An empty Python module: the core's functions are called through ctypes, and need neither Python nor torch. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

@@ -1,6 +1,6 @@
 /*
- * Images on their way into and between sparse convolutions (see src/pof/runtime/image_geometry.py): copied into padded planes,
- * split by phases where a convolution has a stride, and pooled.
+ * Images before and between sparse convolutions (see src/pof/runtime/image_geometry.py): they are copied into padded
+ * planes, split into phases for convolutions with a stride, pooled and averaged.
  */
 #include <math.h>
 #include <stdint.h>
@@ -11,8 +11,8 @@
 #include "structures.h"
 
 /*
- * Functions of plain loops, for any processor and (where that can be asked for) for one with longer vectors: WORK is
- * the function, inlined into both.
+ * Compile plain loops for any processor and (where the compiler can) for one with longer vectors: WORK is the function,
+ * which is inlined into both.
  */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
@@ -31,7 +31,7 @@ enum { LONGEST_ROW = 8192, MOST_LANES = 16 };
 
 static int64_t block_count(const Copy *c) { return (c->images + c->to.lanes - 1) / c->to.lanes; }
 
-/* One row of one channel: pixel x of lane n goes to column (x + left) / stride of phase (x + left) % stride. */
+/* Copy one row of one channel: pixel x of lane n goes to column (x + left) / stride of phase (x + left) % stride. */
 INLINE void copy_row(const Copy *c, const float *from, float *to, int64_t lanes) {
     int64_t stride = c->to.column_stride, step = c->to.lanes;
     if (stride == 1 && step == 1 && c->from.column == 1) {
@@ -43,7 +43,7 @@ INLINE void copy_row(const Copy *c, const float *from, float *to, int64_t lanes)
         int64_t x = ((phase - c->to.left) % stride + stride) % stride;
         float *out = to + phase * c->to.phase + (x + c->to.left) / stride * step;
         if (stride == 2 && step == 1 && c->from.column == 1) {
-            /* With strides that a compiler knows, so that it can use vectors. */
+            /* Here the compiler knows the strides, so that it can use vectors. */
             for (int64_t i = 0; i < (c->width - x + 1) / 2; i++) out[i] = from[x + 2 * i];
             continue;
         }
@@ -74,12 +74,12 @@ INLINE void copy_channel(void *argument, int64_t number) {
 
 FOR_EACH_PROCESSOR(channel_copier, copy_channel)
 
-/* Only pixels are written: what is around them has to be zero already. */
+/* Only pixels are written: the padding around them must be zero already. */
 EXPORT void pof_copy_planes(const Copy *copy) {
     pool_run(channel_copier(), (void *)copy, block_count(copy) * copy->channels, (int)copy->threads);
 }
 
-/* The mean of an image, or of several side by side, from and to padded planes. */
+/* The mean of one channel of an image, or of several images side by side, from and to padded planes. */
 INLINE void mean_of_channel(void *argument, int64_t number) {
     const Copy *c = argument;
     int64_t block = number / c->channels, channel = number % c->channels, lanes = c->to.lanes;
@@ -89,7 +89,7 @@ INLINE void mean_of_channel(void *argument, int64_t number) {
     float sums[MOST_LANES] = {0};
     for (int64_t y = 0; y < c->height; y++) {
         const float *row = from + y * c->from.row;
-        /* Images side by side, or the pixels of one image: either way several sums, of neighbours. */
+        /* Neighbours are images side by side, or pixels of one image: either way they go to separate sums. */
         int64_t count = c->width * lanes, together = lanes > 1 ? lanes : MOST_LANES, i = 0;
         for (; i + together <= count; i += together)
             for (int64_t n = 0; n < together; n++) sums[n] += row[i + n];
@@ -105,10 +105,10 @@ EXPORT void pof_mean_planes(const Copy *copy) {
     pool_run(channel_mean(), (void *)copy, block_count(copy) * copy->channels, (int)copy->threads);
 }
 
-/* As torch's: NaN wins. */
+/* The larger of two numbers; NaN wins, as in torch. */
 INLINE float larger(float a, float b) { return (b > a) | (b != b) ? b : a; }
 
-/* The largest of each column of the rows from `top` to `bottom`, which are `count` floats without gaps. */
+/* The largest value in each column of the rows from `top` to `bottom`, which are `count` floats without gaps. */
 INLINE void largest_of_rows(const float *from, int64_t stride, int64_t top, int64_t bottom, int64_t count,
                             float *restrict out) {
     for (int64_t i = 0; i < count; i++) out[i] = -INFINITY;
@@ -118,7 +118,7 @@ INLINE void largest_of_rows(const float *from, int64_t stride, int64_t top, int6
     }
 }
 
-/* One row of outputs from the largest of its rows, which has -inf before and behind its pixels. */
+/* One row of outputs from the largest values of its rows, which have -inf before and after their pixels. */
 INLINE void largest_in_row(const Pool *p, const float *row, int64_t lanes, float *restrict out) {
     int64_t step = p->stride_x * lanes;
     for (int64_t u = 0; u < p->kernel_width; u++)
@@ -129,11 +129,11 @@ INLINE void largest_in_row(const Pool *p, const float *row, int64_t lanes, float
             }
 }
 
-/* The same, of one image: the largest of neighbours first, then those that the stride reaches, to use vectors. */
+/* The same for one image: the largest of neighbours first, then every stride-th of them, to use vectors. */
 INLINE void largest_in_single_row(const Pool *p, float *restrict row, float *restrict out) {
     int64_t count = (p->out_width - 1) * p->stride_x + 1;
     for (int64_t u = 1; u < p->kernel_width; u++)
-        /* Each takes what is behind it, which is not changed yet, and so sees `u` places in the end. */
+        /* Each takes in its right neighbour, which has not changed yet, and so covers u + 1 places. */
         for (int64_t i = 0; i < count + p->kernel_width - 1 - u; i++) row[i] = larger(row[i], row[i + 1]);
     if (p->stride_x == 2)
         for (int64_t x = 0; x < p->out_width; x++) out[x] = row[2 * x];

@@ -1,6 +1,6 @@
 /*
- * Threads that wait for work, a moment actively and then asleep. They are ours and not OpenMP's, because a second OpenMP
- * beside the one that torch brings fights with it for the cores.
+ * A pool of threads that wait for work: they spin for a moment, then sleep. They are our own, not OpenMP's, because a
+ * second OpenMP would compete for the cores with the one that comes with torch.
  */
 #include "pool.h"
 
@@ -12,20 +12,20 @@
 enum { MOST_WORKERS = 255 };
 static const int64_t SPIN_NANOSECONDS = 100000;
 
-static pthread_mutex_t caller = PTHREAD_MUTEX_INITIALIZER; /* held by whoever uses the pool */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* of what follows */
+static pthread_mutex_t caller = PTHREAD_MUTEX_INITIALIZER; /* held by the thread that uses the pool */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* protects the variables below */
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
-static int workers;                     /* threads that were started */
-static int64_t started_at[MOST_WORKERS]; /* the call that each was started before */
+static int workers;                     /* how many threads were started */
+static int64_t started_at[MOST_WORKERS]; /* the value of `call` when each was started */
 
-/* How many calls there were, times 256, plus how many workers take part in the last: one word, so that both fit together. */
+/* The number of calls so far, times 256, plus the workers in the last one: one word, so that both always match. */
 static int64_t call;
 
-/* The present piece of work; written before `call`, and not while a worker may be at it. */
+/* The present piece of work; it is written before `call`, and never while a worker may use it. */
 static void (*present)(void *, int64_t);
 static void *present_argument;
 static int64_t present_parts;
-static int64_t next_part, left; /* parts that were taken; workers that have not said yet that they are done */
+static int64_t next_part, left; /* the next part to take; workers that are not done yet */
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -47,7 +47,7 @@ static void take_parts(void) {
     }
 }
 
-/* Wait for another call than `seen`; return it. */
+/* Wait until `call` is no longer `seen`, and return its new value. */
 static int64_t wait_for_news(int64_t seen) {
     for (int64_t until = now() + SPIN_NANOSECONDS; now() < until;)
         for (int i = 0; i < 64; i++, relax()) {
@@ -74,7 +74,7 @@ static void *worker(void *argument) {
     return 0;
 }
 
-/* A child process has none of the threads, and nobody who could unlock. */
+/* A forked child has none of the threads, and nothing that could release the locks. */
 static void forget(void) {
     static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     static const pthread_cond_t fresh_news = PTHREAD_COND_INITIALIZER;
@@ -103,7 +103,7 @@ static void start_workers(int count) {
 }
 
 void pool_run(void (*work)(void *, int64_t), void *argument, int64_t parts, int threads) {
-    /* One caller at a time; another one that comes meanwhile works alone. */
+    /* Only one caller at a time uses the pool; any other does its work alone. */
     if (threads < 2 || parts < 2 || pthread_mutex_trylock(&caller)) {
         for (int64_t part = 0; part < parts; part++) work(argument, part);
         return;

@@ -1,6 +1,6 @@
 /*
- * The rows of a weight on the hypersphere and their penalty (src/pof/sphere/hypersign.py has the formulas), each in one pass
- * where torch takes many over the same memory. Rows are `length` floats, one after the other.
+ * The rows of a weight on the hypersphere, and their penalty (src/pof/sphere/hypersign.py has the formulas): each takes
+ * one pass, where torch takes many over the same memory. Rows of `length` floats follow each other.
  */
 #include <math.h>
 #include <stdint.h>
@@ -8,7 +8,7 @@
 
 #include "export.h"
 
-enum { SUMS = 16 }; /* running sums side by side, so that compilers can make vectors of them */
+enum { SUMS = 16 }; /* running sums side by side, so that compilers can vectorise them */
 
 static float total(const float *sums) {
     double all = 0;
@@ -25,7 +25,7 @@ static float norm_of(const float *row, int64_t length) {
     return sqrtf(total(sums));
 }
 
-/* Each row divided by its norm (a row of zeros stays), the norms, and the magnitudes' bits, which sort as they do. */
+/* Each row divided by its norm (a row of zeros stays zero), the norms, and the magnitudes' bits, which sort alike. */
 EXPORT void pof_unit_rows(const float *weight, int64_t rows, int64_t length, float *units, float *norms, int32_t *bits) {
     for (int64_t r = 0; r < rows; r++, weight += length, units += length, bits += length) {
         float norm = norms[r] = norm_of(weight, length), by = norm > 0 ? norm : INFINITY;
@@ -36,8 +36,8 @@ EXPORT void pof_unit_rows(const float *weight, int64_t rows, int64_t length, flo
 }
 
 /*
- * What is kept of the unit rows is larger than `cut`. Writes each row's cosine to its mask and one over the norm of the
- * mask (0 and 0 where nothing is kept), and to `sums` the sum of (cosine - 1) and the number of rows that have a mask.
+ * A row's mask keeps the magnitudes above `cut`. Write each row's cosine with its mask, and one over the norm of the
+ * mask (both 0 if nothing is kept). `sums` gets the sum of (cosine - 1) and the number of rows with a mask.
  */
 EXPORT void pof_cosines(const float *units, int64_t rows, int64_t length, float cut, float *cosines, float *inverses,
                         double *sums) {
@@ -74,7 +74,7 @@ EXPORT void pof_add_penalty(const float *units, const float *norms, int64_t rows
     }
 }
 
-/* Scale each row to its norm; rows that have none, or are zero, stay. */
+/* Scale each row to its norm; rows of zeros, or with a norm of 0, stay unchanged. */
 EXPORT void pof_rescale_rows(float *weight, int64_t rows, int64_t length, const float *norms) {
     for (int64_t r = 0; r < rows; r++, weight += length) {
         float now = norm_of(weight, length);

@@ -1,7 +1,7 @@
 /*
- * Sparse convolution. One output channel of a tile of neighbouring floats stays in registers while its taps pass by: each
- * tap is a weight that is not zero and the distance in memory from the tile to what it multiplies. What the floats are
- * (pixels of padded rows, or images side by side) is decided where plans are made: see src/pof/runtime.
+ * Sparse convolution. For one output channel, the sums of a tile of neighbouring floats stay in registers while its
+ * taps pass by. A tap is a nonzero weight, and the distance in memory from the tile to the values that it multiplies.
+ * The caller decides what the floats are (pixels of padded rows, or images side by side): see src/pof/runtime.
  */
 #include <stdint.h>
 #include <string.h>
@@ -17,14 +17,14 @@
 
 enum { LANES = 8, MOST_VECTORS = 14 };
 
-/* One call: a tile of the channels from `first` to `end`, one block of inputs. */
+/* One tile of the channels from `first` to `end`, for one block of inputs. */
 typedef struct {
     const Tap *taps;
     const int32_t *starts;
-    const float *in, *bias, *residual; /* residual: to add at the end, or NULL; as `out`, at the first channel's tile */
+    const float *in, *bias, *residual; /* residual: added at the end; it points to a tile as `out` does, or is NULL */
     float *out;
     int64_t first, end, stride;
-    int begins, finishes; /* the first block, the last one */
+    int begins, finishes; /* whether this is the first block, the last block */
     float low, high;
 } Job;
 
@@ -72,7 +72,7 @@ static void tile_plain(const Job *j, int vectors) {
                     EACH sums[i] = _mm256_add_ps(sums[i], _mm256_loadu_ps(j->residual + c * j->stride + LANES * i));  \
                 }                                                                                                     \
                 __m256 low = _mm256_set1_ps(j->low), high = _mm256_set1_ps(j->high);                                  \
-                /* In this order NaN stays NaN. */                                                                    \
+                /* In this order, NaN stays NaN. */                                                                   \
                 EACH sums[i] = _mm256_min_ps(high, _mm256_max_ps(low, sums[i]));                                      \
             }                                                                                                         \
             EACH _mm256_storeu_ps(out + LANES * i, sums[i]);                                                          \
@@ -82,8 +82,8 @@ static void tile_plain(const Job *j, int vectors) {
 TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14)
 
 /*
- * Where no weight is zero all channels have the same offsets, and what is loaded can serve four of them: four channels
- * of up to three vectors, `at` vectors from the start of the tile.
+ * If no weight is zero, all channels have the same offsets, and each load can serve four of them: four channels of up
+ * to three vectors, `at` vectors from the start of the tile.
  */
 #define EACH_CHANNEL _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++)
 #define QUAD(N_)                                                                                                      \
@@ -120,7 +120,7 @@ QUAD(1) QUAD(2) QUAD(3)
 
 static void (*const QUADS[])(const Job *, int64_t, int64_t) = {0, quad_1, quad_2, quad_3};
 
-/* Four channels at a time; those that are left over are left to others. */
+/* Compute four channels at a time; job->first is then the first of those left over. */
 static void dense_tile(Job *job, int vectors) {
     for (; job->first + 4 <= job->end; job->first += 4)
         for (int at = 0; at < vectors; at += 3) QUADS[vectors - at < 3 ? vectors - at : 3](job, job->first, at);
@@ -130,7 +130,7 @@ static void (*const TILES[])(const Job *) = {0,       tile_1, tile_2, tile_3,  t
                                              tile_8,  tile_9, tile_10, tile_11, tile_12, tile_13, tile_14};
 #endif
 
-/* Whether the fast kernels run on this machine. */
+/* Whether the fast kernels can run on this machine. */
 EXPORT int pof_sparse_is_fast(void) {
 #ifdef X86
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -152,8 +152,8 @@ static void run_tile(Job *job, int vectors, int dense, int plain) {
 }
 
 /*
- * Tiles run over the ends of rows; what lies between rows has to be zero for the next layer. Each tile cleans its own
- * place, so that tiles can be computed in any order, and at the same time.
+ * Tiles overrun the ends of rows, but the gaps between rows must be zero for the next layer. Each tile cleans its own
+ * gaps, so that tiles can be computed in any order and in parallel.
  */
 static void clean_tile(const Conv *conv, float *out, const ConvPart *part, int64_t tile) {
     if (!conv->last_gap) return;
@@ -172,7 +172,7 @@ static void clean_tile(const Conv *conv, float *out, const ConvPart *part, int64
     }
 }
 
-/* A part of one image (or of one block of images side by side). */
+/* Compute a part of one image (or of one block of images side by side). */
 static void some_work(const Conv *conv, const float *in, const float *residual, float *out, const ConvPart *part, int plain) {
     int64_t tiles = part->end_tile - part->first_tile;
     int64_t outer = conv->blocks_outside ? conv->blocks : tiles;
@@ -212,9 +212,9 @@ EXPORT void pof_sparse_conv(const ConvCall *call) {
 }
 
 /*
- * The taps of a weight of `channels` rows of `length`: those that are not zero, with the distances `offsets` of their
- * places in a row, which are those of each `group` channels. `blocks` begin at the places `places`, of which there is
- * one more. Without `taps` it only counts.
+ * The taps of a weight with `channels` rows of `length`: its nonzero values, with the distance of each place in a row
+ * from `offsets`, which has one row for every `group` channels. Block b of a row goes from `places[b]` to
+ * `places[b + 1]`. Return the number of taps; without `taps`, only count them.
  */
 EXPORT int64_t pof_sparse_taps(const float *weight, int64_t channels, int64_t length, int64_t group,
                                const int64_t *places, int64_t blocks, const int32_t *offsets, int32_t *starts, Tap *taps) {

@@ -1,4 +1,4 @@
-/* Many steps in one call from Python, as each call of its own costs as much as a small layer. */
+/* Run several steps in one call from Python, as a separate call for each costs as much as a small layer. */
 #include <stdint.h>
 
 #include "export.h"

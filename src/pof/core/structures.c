@@ -1,10 +1,10 @@
-/* Sizes and offsets of the structures that C and Python share, so that Python can compare them with its own. */
+/* The sizes and offsets of the structures that C and Python share, so that Python can check its own. */
 #include <stddef.h>
 
 #include "export.h"
 #include "structures.h"
 
-/* A field of a structure, or with an empty name the whole: then `size` is that of the structure. */
+/* A field of a structure; with an empty name it is the whole structure. */
 typedef struct {
     const char *structure, *field;
     int64_t offset, size;
@@ -116,7 +116,7 @@ static const Field fields[] = {
     FIELD(Step, argument, "argument"),
 };
 
-/* All of them; `count` becomes how many there are. */
+/* All fields; `count` is set to their number. */
 EXPORT const Field *pof_structures(int64_t *count) {
     *count = (int64_t)(sizeof fields / sizeof *fields);
     return fields;

@@ -1,4 +1,4 @@
-/* The values of a .pof file: joined from their streams, and put to the positions of the patterns. See SPEC.md. */
+/* The values in a .pof file: join them from their streams, and place them by the patterns. See src/pof/file/SPEC.md. */
 #include <stdint.h>
 #include <string.h>
 
@@ -13,13 +13,13 @@
 #define HAS(FEATURE) 0
 #endif
 
-enum { BLOCK = 512, ROOM = 8 }; /* Groups that are joined and placed at once, so that their values stay in the cache. */
+enum { BLOCK = 512, ROOM = 8 }; /* BLOCK groups are joined and placed at once, so that they stay in the cache. */
 
-/* Where a run of magnitudes is read from. */
+/* The streams that a run of magnitudes is read from. */
 typedef struct {
     const uint8_t *symbols, *planes[3];
-    const uint8_t *signs; /* a byte 0 or 1 each, or absent: */
-    int signed_planes;    /* then the sign is the top bit of the last plane, if this is set */
+    const uint8_t *signs; /* one byte of 0 or 1 each, or NULL */
+    int signed_planes;    /* if this is set, the sign is the top bit of the last plane */
     int base;
 } Magnitudes;
 
@@ -57,7 +57,7 @@ typedef struct {
     uint8_t ones[256];
 } Tables;
 
-/* For each pattern of 8: where each position takes its value from (nowhere: a byte of 128 gives zero), and its bits as signs. */
+/* For each pattern of 8: where each position takes its value from (128 gives a zero byte), and its bits as signs. */
 static const Tables *tables(void) {
     static Tables made;
     static int ready;
@@ -74,7 +74,7 @@ static const Tables *tables(void) {
             }
             made.ones[pattern] = (uint8_t)from;
         }
-        /* Two threads may both have written, but the same. */
+        /* If two threads both wrote here, they wrote the same. */
         __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
     }
     return &made;
@@ -90,7 +90,7 @@ __attribute__((target("ssse3"))) static void spread16(const uint16_t *patterns, 
                                           _mm_loadu_si128((const __m128i *)t->bytes[low]));
         _mm_storeu_si128((__m128i *)out, _mm_or_si128(_mm_loadu_si128((const __m128i *)out), chosen));
         values += t->ones[low];
-        if (size > 8) { /* without a branch, as half of them would be foreseen wrongly */
+        if (size > 8) { /* without a branch, as half of them would be mispredicted */
             out[8] |= *values & (uint16_t)-(pattern >> 8);
             values += pattern >> 8;
         }
@@ -111,7 +111,7 @@ __attribute__((target("avx2"))) static void spread32(const uint16_t *patterns, i
         chosen = _mm256_and_si256(chosen, set);
         _mm256_storeu_si256((__m256i *)out, _mm256_or_si256(_mm256_loadu_si256((const __m256i *)out), chosen));
         values += t->ones[low];
-        if (size > 8) { /* without a branch, as half of them would be foreseen wrongly */
+        if (size > 8) { /* without a branch, as half of them would be mispredicted */
             out[8] |= *values & -(pattern >> 8);
             values += pattern >> 8;
         }
@@ -120,13 +120,13 @@ __attribute__((target("avx2"))) static void spread32(const uint16_t *patterns, i
 }
 #endif
 
-/* A band that was filled: the rows' magnitudes with signs, a bit each (or none), and how far it has come. */
+/* A filled band: its patterns, its signs (one bit each, or none), and how far it has been read. */
 typedef struct {
-    const uint16_t *patterns; /* absent if nothing is filled */
+    const uint16_t *patterns; /* NULL if nothing is filled */
     int size;
-    int64_t length; /* weights of a row */
+    int64_t length; /* weights in a row */
     const uint8_t *signs;
-    int64_t bytes; /* of signs */
+    int64_t bytes; /* how many bytes of signs */
     int64_t row, row_end, used;
 } Band;
 
@@ -135,7 +135,7 @@ static unsigned next_sign(Band *b) {
     return b->signs ? b->signs[k >> 3] >> (k & 7) & 1 : 0;
 }
 
-/* One group, whose first position `out` points to. */
+/* Fill one group; `out` points to its first position. */
 #define FILL_GROUP(NAME, TYPE)                                                                                        \
     static void NAME(Band *b, int64_t g, const TYPE *fills, TYPE *out) {                                              \
         int64_t at = g * b->size;                                                                                     \
@@ -155,13 +155,13 @@ __attribute__((target("ssse3"))) static void fill16_fast(Band *b, int64_t first,
     const int size = b->size;
     const uint16_t *patterns = b->patterns;
     int64_t used = b->used, row_end = b->row_end;
-    /* Up to here the bits of a group's signs can be loaded at once. */
+    /* Up to here, the sign bits of a group can be loaded at once. */
     const int64_t last = b->signs ? 8 * (b->bytes - 4) : INT64_MAX - 64;
     const uint8_t *signs = b->signs;
     for (int64_t g = first; g < end; g++, out += size) {
         int64_t at = g * size;
         while (at >= row_end) b->row++, row_end += b->length;
-        /* Only a group that lies in one row. */
+        /* The fast way needs a group that lies in one row. */
         if (at + size > row_end || used > last) {
             b->used = used, b->row_end = row_end;
             fill_group16(b, g, fills, out);
@@ -184,7 +184,7 @@ __attribute__((target("ssse3"))) static void fill16_fast(Band *b, int64_t first,
 }
 #endif
 
-/* The groups from `first`, whose first position `out` points to, up to `end`; `whole` of them may be written in full. */
+/* Fill the groups from `first`, where `out` points to, up to `end`; those before `whole` may be written in full. */
 static void fill16(Band *b, int64_t first, int64_t whole, int64_t end, const uint16_t *fills, uint16_t *out) {
     int64_t g = first;
 #ifdef X86
@@ -199,7 +199,7 @@ static void fill32(Band *b, int64_t first, int64_t whole, int64_t end, const uin
     (void)whole;
 }
 
-/* The values at the positions of the patterns, in order. */
+/* Collect the values at the positions of the patterns, in order. */
 #define COLLECT(NAME, TYPE)                                                                                           \
     EXPORT void NAME(const uint16_t *patterns, int64_t groups, int size, const TYPE *values, TYPE *out) {             \
         for (int64_t g = 0; g < groups; g++, values += size)                                                          \
@@ -216,7 +216,7 @@ EXPORT void pof_scatter8(const uint16_t *patterns, int64_t groups, int size, con
             if (left & 1) out[g * size + i] = *values++;
 }
 
-/* Join the magnitudes of a block, fill what is filled, and put all to their places; `to` is the block's first one. */
+/* Join the magnitudes of a block, fill its filled positions, and place all; `to` is the block's first position. */
 #define PLACE_BLOCK(NAME, TYPE, JOIN, SPREAD, FILL)                                                                   \
     static void NAME(const Placing *p, Magnitudes *m, Band *b, int64_t first, int64_t whole, int64_t end, TYPE *to) { \
         TYPE values[BLOCK * 9 + ROOM];                                                                                \
@@ -245,7 +245,7 @@ static uint32_t widened(uint16_t half) {
     uint32_t magnitude = (uint32_t)(half & 0x7FFF) << 13, infinite = half & 0x7C00;
     float value;
     memcpy(&value, &magnitude, 4);
-    value *= 0x1p112f; /* the difference of the exponents' biases; exact, of numbers below the normal ones too */
+    value *= 0x1p112f; /* the difference between the exponents' biases; exact for subnormal numbers too */
     memcpy(&magnitude, &value, 4);
     if (infinite == 0x7C00) magnitude |= 0x7F800000;
     return magnitude | (uint32_t)(half & 0x8000) << 16;
@@ -263,7 +263,7 @@ __attribute__((target("avx2,f16c"))) static int64_t widen_fast(const uint16_t *f
 }
 #endif
 
-/* Float16 numbers as float32, put where `out` is zero; a zero leaves what is there. */
+/* Convert float16 to float32 where `out` is zero; a zero leaves `out` unchanged. */
 static void widen(const uint16_t *from, int64_t count, int fast, uint32_t *out) {
     int64_t k = 0;
 #ifdef X86
@@ -274,13 +274,13 @@ static void widen(const uint16_t *from, int64_t count, int fast, uint32_t *out) 
     (void)fast;
 }
 
-/* Groups, of those up to `end`, that may be written in full, 8 positions at once. */
+/* The end, within `first` and `end`, of the groups that may be written in full, 8 positions at once. */
 static int64_t whole_of(const Placing *p, int64_t first, int64_t end, int fast) {
     int64_t whole = fast ? p->count / p->size : 0;
     return whole < first ? first : whole > end ? end : whole;
 }
 
-/* Magnitudes of 16 bits, as they are or (`wide`) as float32. */
+/* Place magnitudes of 16 bits, unchanged or (if `wide`) as float32. */
 EXPORT void pof_place16(const Placing *p) {
     Magnitudes m = {p->symbols, {p->planes[0], 0, 0}, p->signs, p->signed_planes, p->base};
     Band b = {p->filled, p->size, p->length, p->fill_signs, p->fill_bytes, 0, p->length, 0};
@@ -299,7 +299,7 @@ EXPORT void pof_place16(const Placing *p) {
     }
 }
 
-/* Magnitudes of 32 bits. */
+/* Place magnitudes of 32 bits. */
 EXPORT void pof_place32(const Placing *p) {
     Magnitudes m = {p->symbols, {p->planes[0], p->planes[1], p->planes[2]}, p->signs, p->signed_planes, p->base};
     Band b = {p->filled, p->size, p->length, p->fill_signs, p->fill_bytes, 0, p->length, 0};
@@ -310,12 +310,12 @@ EXPORT void pof_place32(const Placing *p) {
     }
 }
 
-/* Numbers of 7 bits, 8 of them in 7 bytes, to a byte each. */
+/* Unpack 7-bit numbers, 8 of them in 7 bytes, into one byte each. */
 EXPORT void pof_from_sevens(const uint8_t *packed, int64_t groups, uint8_t *out) {
     for (int64_t g = 0; g < groups; g++, packed += 7, out += 8) {
         uint64_t word = 0, spread;
         for (int i = 0; i < 7; i++) word |= (uint64_t)packed[i] << 8 * i;
-        /* Fours of 28 bits apart, then twos of 14, then single ones. */
+        /* Separate fours (28 bits), then twos (14 bits), then single numbers. */
         spread = (word & 0x000000000FFFFFFF) | (word & 0x00FFFFFFF0000000) << 4;
         spread = (spread & 0x00003FFF00003FFF) | (spread & 0x0FFFC0000FFFC000) << 2;
         spread = (spread & 0x007F007F007F007F) | (spread & 0x3F803F803F803F80) << 1;

@@ -1,8 +1,8 @@
 /*
- * Convolutions of 3 x 3 with stride 1 and a border of 1, in images whose channels lie together (NHWC), by Winograd's
- * F(4 x 4, 3 x 3): tiles of 6 x 6 inputs and the weights are transformed, so that 36 products stand for 144. Matrices
- * B, G and A are those of A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016; weights are
- * transformed by the caller (src/pof/trainer/winograd.py).
+ * Convolutions of 3 x 3 with stride 1 and padding 1, for images whose channels lie together (NHWC), by Winograd's
+ * F(4 x 4, 3 x 3): tiles of 6 x 6 inputs and the weights are transformed, so that 36 products replace 144. The matrices
+ * B, G and A are those of A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016. The
+ * caller transforms the weights (src/pof/trainer/winograd.py).
  */
 #include <stdint.h>
 
@@ -10,7 +10,7 @@
 #include "pool.h"
 #include "structures.h"
 
-/* Elsewhere it has not been timed. */
+/* It has not been timed on other machines. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(_WIN32)
 
 #define FAST __attribute__((target("avx2,fma")))
@@ -21,7 +21,7 @@ enum { LANES = 8, OUT = 4, IN = 6, POSITIONS = 36, TILES = 24, ROWS = 6, COLUMNS
 typedef float Vec __attribute__((vector_size(32)));
 typedef float Anywhere __attribute__((vector_size(32), aligned(4), may_alias)); /* the same, at any address */
 
-/* Where a tile begins. */
+/* The image and the first output pixel of a tile. */
 typedef struct {
     int64_t image, row, column;
 } Tile;
@@ -29,7 +29,7 @@ typedef struct {
 PART_OF_FAST Vec load(const float *from) { return *(const Anywhere *)from; }
 PART_OF_FAST void store(float *to, Vec value) { *(Anywhere *)to = value; }
 
-/* B^T, A^T and A times a column; what comes out lies `step` vectors apart. */
+/* Multiply B^T, A^T and A by a column; the results lie `step` vectors apart. */
 PART_OF_FAST void transform_in(const Vec *d, Vec *to, int step) {
     Vec far = d[4] - 4.0f * d[2], odd = d[3] - 4.0f * d[1], near = d[4] - d[2], twice = 2.0f * (d[3] - d[1]);
     to[0] = 4.0f * d[0] - 5.0f * d[2] + d[4];
@@ -63,7 +63,7 @@ static Tile tile_at(const WinogradCall *call, int64_t number) {
     return (Tile){number / each, number % each / across * OUT, number % across * OUT};
 }
 
-/* The inputs of a tile, transformed, to [36] vectors that lie `stride` floats apart; outside of the image they are 0. */
+/* Transform the inputs of a tile into 36 vectors, `stride` floats apart; outside the image, inputs are 0. */
 FAST static void take_inputs(const WinogradCall *call, Tile tile, int64_t channel, float *to, int64_t stride) {
     static const float zeros[LANES];
     Vec half[IN * IN];
@@ -87,7 +87,7 @@ FAST static void take_inputs(const WinogradCall *call, Tile tile, int64_t channe
     }
 }
 
-/* The gradients of a tile's outputs, transformed, as `take_inputs`. */
+/* Transform the gradients of a tile's outputs, like `take_inputs`. */
 FAST static void take_gradients(const WinogradCall *call, Tile tile, int64_t channel, float *to, int64_t stride) {
     Vec half[IN * OUT];
     int64_t channels = call->out_channels;
@@ -105,7 +105,7 @@ FAST static void take_gradients(const WinogradCall *call, Tile tile, int64_t cha
     }
 }
 
-/* The outputs of a tile, from their transformed form. */
+/* Write the outputs of a tile from their transformed form. */
 FAST static void give_outputs(const WinogradCall *call, Tile tile, int64_t channel, const float *from, int64_t stride) {
     Vec half[OUT * IN];
     int64_t channels = call->out_channels;
@@ -122,7 +122,7 @@ FAST static void give_outputs(const WinogradCall *call, Tile tile, int64_t chann
     }
 }
 
-/* [tiles][in] times [in][out], six tiles and sixteen outputs at a time; of a last six that are fewer, the rest is noise. */
+/* [tiles][in] times [in][out], 6 tiles and 16 outputs at a time; results past the last tile mean nothing. */
 FAST static void multiply(const float *in, const float *weights, float *out, int64_t tiles, int64_t ins, int64_t outs) {
     for (int64_t o = 0; o < outs; o += COLUMNS)
         for (int64_t t = 0; t < tiles; t += ROWS) {
@@ -176,13 +176,13 @@ EXPORT int64_t pof_winograd_scratch(int64_t in_channels, int64_t out_channels) {
     return 2 * POSITIONS * (TILES + 1) * (in_channels > out_channels ? in_channels : out_channels);
 }
 
-/* Some of the images: their outputs, or what they add to the gradient of the weights. */
+/* For some of the images, compute their outputs, or add their part of the gradient of the weights. */
 FAST static void some_images(void *argument, int64_t part) {
     const WinogradCall *call = argument;
     int64_t ins = call->in_channels, outs = call->out_channels, scratch = pof_winograd_scratch(ins, outs);
     int64_t each = call->height / OUT * (call->width / OUT);
     int64_t first = call->images * part / call->parts * each, end = call->images * (part + 1) / call->parts * each;
-    /* Not a round number apart, or the 36 positions of a tile would fall on the same few lines of the cache. */
+    /* With a round stride, the 36 positions of a tile would compete for the same few cache sets. */
     int64_t in_stride = TILES * ins + COLUMNS, out_stride = TILES * outs + COLUMNS;
     float *inputs = call->scratch + part * scratch, *outputs = inputs + scratch / 2;
     float *gradients = call->weight_gradients ? call->weight_gradients + part * POSITIONS * ins * outs : 0;
@@ -208,10 +208,10 @@ FAST static void some_images(void *argument, int64_t part) {
     }
 }
 
-/* Whether this machine can. */
+/* Whether this machine can run these kernels. */
 EXPORT int64_t pof_has_winograd(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
-/* A convolution, or, where `weight_gradients` is given, the gradient of its weights. Channels: multiples of 16. */
+/* A convolution or, if `weight_gradients` is given, the gradient of its weights. Channels are multiples of 16. */
 EXPORT void pof_winograd(const WinogradCall *call) { pool_run(some_images, (void *)call, call->parts, (int)call->parts); }
 
 #else

@@ -1,1 +1,1 @@
-"""A live model in any state: pruned, recovered, restored, held; its statistics; the search for a state that fits."""
+"""A live model in any state: pruning, recovery, restoring, held zeros, statistics, and the search for a state."""

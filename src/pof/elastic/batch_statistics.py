@@ -1,4 +1,4 @@
-"""BatchNorm statistics: they belong to one state of the weights, and are re-estimated from a few batches, untrained."""
+"""BatchNorm statistics: each state of the weights has its own, re-estimated from a few batches without training."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,15 +36,16 @@ def read_statistics(layers: Iterable[_NormBase]) -> Statistics:
 
 @torch.no_grad()
 def write_statistics(layers: Iterable[_NormBase], statistics: Statistics) -> None:
-    """Put back what `read_statistics` gave."""
+    """Restore what `read_statistics` returned."""
     for buffer, value in zip(buffers(layers), statistics, strict=True):
         buffer.copy_(value)
 
 
 class StateStatistics:
-    """The statistics of a model by state: each state has its own once they were changed in it, else the original ones.
+    """The statistics of a model, by state.
 
-    The original ones are those that the model has when this is made. A state is any hashable name.
+    A state has the original statistics, those of the model when this object is made, until they change in that state.
+    From then on it has its own. A state is any hashable name.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -54,32 +55,32 @@ class StateStatistics:
         self._own: dict[Hashable, Statistics] = {}
 
     def same_layers(self) -> bool:
-        """Whether the model has the same normalisation layers, of the same sizes, as at first."""
+        """Whether the model still has its original normalisation layers, with their original sizes."""
         now = norm_layers(self._model)
         same = len(now) == len(self._layers) and all(a is b for a, b in zip(now, self._layers, strict=True))
         return same and self._same_sizes()
 
     def leave(self, state: Hashable) -> None:
-        """Remember what was estimated (or trained) in `state` since it was entered."""
+        """Remember the statistics that were estimated (or trained) since `state` was entered."""
         # Compared by value: torch does not count every change of a running statistic.
         if not all(map(torch.equal, buffers(self._layers), self._loaded)):
             self._own[state] = self._loaded = read_statistics(self._layers)
 
     def enter(self, state: Hashable) -> None:
-        """Load the statistics of `state`; the present ones are those that `leave` saw last."""
+        """Load the statistics of `state`. Call `leave` for the previous state first."""
         wanted = self._own.get(state, self._original)
         if wanted is not self._loaded:
-            # Unknown until all is written, so that an interrupted write is done again.
+            # Unknown until everything is written, so that an interrupted write is repeated.
             self._loaded = []
             write_statistics(self._layers, wanted)
             self._loaded = wanted
 
     def forget(self, state: Hashable) -> None:
-        """Let `state` have the original statistics again, from when it is next entered."""
+        """Give `state` the original statistics again when it is next entered."""
         self._own.pop(state, None)
 
     def force_original(self) -> None:
-        """Write the original statistics to the original layers, whatever is in them now, if they have their size."""
+        """Overwrite the statistics of the original layers with the original ones, unless a size has changed."""
         if self._same_sizes():
             write_statistics(self._layers, self._original)
             self._loaded = self._original
@@ -89,19 +90,19 @@ class StateStatistics:
 
 
 def check_batches(batches: object) -> None:
-    """Refuse what is not a list, or another iterable, of batches."""
+    """Raise unless `batches` is an iterable of batches, such as a list."""
     if isinstance(batches, (Tensor, Mapping)) or not isinstance(batches, Iterable):
         raise PofError(
-            f"batches is a {type(batches).__name__}: pass a list or another iterable of them, such as [batch]"
+            f"batches is a {type(batches).__name__}: pass a list or another iterable of batches, such as [batch]"
         )
 
 
 def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
-    """Replace the statistics of `model` by the average over `batches`; return how many batches there were.
+    """Replace the statistics of `model` with the average over `batches`; return how many batches there were.
 
     A batch is a tensor, a tuple or list whose first element is the input, or a dict of keyword arguments. Everything
-    but the normalisation layers runs in evaluation mode. Mode and momentum are left as found; on an error the
-    statistics too.
+    except the normalisation layers runs in evaluation mode. Modes and momenta are put back afterwards. If an error
+    occurs, so are the statistics.
     """
     check_batches(batches)
     layers = norm_layers(model)
@@ -111,7 +112,7 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
         with _averaging(model, layers), torch.no_grad():
             for batch in batches:
                 for layer in layers:
-                    # BatchNorm averages by itself if it counts batches; the others take no momentum of None.
+                    # BatchNorm averages by itself if it counts batches; other layers do not accept momentum=None.
                     counts = isinstance(layer, _BatchNorm) and layer.num_batches_tracked is not None
                     layer.momentum = None if counts else 1.0 / (count + 1)
                 _run(model, batch)
@@ -125,11 +126,11 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
 
 @contextmanager
 def _averaging(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
-    """The normalisation layers learn anew; everything else is in evaluation mode."""
+    """Let the normalisation layers learn their statistics afresh, with everything else in evaluation mode."""
     modes = [(module, module.training) for module in model.modules()]
     momenta = [layer.momentum for layer in layers]
     try:
-        # Set one by one: `model.eval()` would run what layers do on their own when the mode changes.
+        # Set one by one: `model.eval()` would run the `train` method of layers that override it.
         for module, _ in modes:
             module.training = False
         for layer in layers:
@@ -144,7 +145,7 @@ def _averaging(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
 
 
 def _reset(layer: _NormBase) -> None:
-    """As `reset_running_stats`, which fails where batches are not counted."""
+    """Reset the statistics, as `reset_running_stats` does; that fails on layers that do not count batches."""
     for name, start in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
         buffer = getattr(layer, name)
         if buffer is not None:
@@ -167,4 +168,4 @@ def _check(layers: list[_NormBase], count: int) -> None:
     if count == 0:
         raise PofError("batches is empty: pass at least one batch of inputs (2,000 images are plenty)")
     if not all(bool(torch.isfinite(buffer).all()) for buffer in buffers(layers)):
-        raise PofError("the batches gave statistics with NaN or inf: look for such values in the inputs")
+        raise PofError("the batches gave statistics with NaN or inf: look for NaN or inf in the inputs")

@@ -7,7 +7,7 @@ from pof.ranking.magnitude_bits import magnitude_bits
 
 CHANGED = "changed"
 SAMPLES = 64
-"""Values that are compared, for changes which torch does not count (those made through `.data`)."""
+"""How many values are compared, to notice changes that torch does not count (those made through `.data`)."""
 
 
 class ChangeDetector:
@@ -21,17 +21,17 @@ class ChangeDetector:
         self.accept()
 
     def accept(self) -> None:
-        """Take the parameter as it is now as unchanged."""
+        """Treat the parameter's present values as unchanged."""
         self._where = _where(self._parameter)
         self._version = _version(self._parameter)
         self._values = self._sample()
 
     def remember_all(self) -> None:
-        """Remember a sum over all values, so that `same_values` can tell whether they are back."""
+        """Remember a sum over all values, so that `same_values` can tell whether they have come back."""
         self._sum = _sum(self._parameter)
 
     def look_at_largest(self) -> None:
-        """Also compare large magnitudes, which are not zero in any state but the emptiest."""
+        """Also compare large magnitudes, which are zero only in the sparsest states."""
         flat = self._parameter.detach().reshape(-1)
         parts = flat[: flat.numel() // SAMPLES * SAMPLES].view(SAMPLES, -1)
         if parts.numel():
@@ -41,7 +41,7 @@ class ChangeDetector:
             self._values = self._sample()
 
     def change(self) -> str | None:
-        """What happened to the parameter since; None if nothing did."""
+        """What has happened to the parameter since `accept`; None if nothing has."""
         (device, dtype, *rest), (new_device, new_dtype, *new_rest) = self._where, _where(self._parameter)
         if new_device != device:
             return f"moved from {device} to {new_device}"
@@ -52,7 +52,7 @@ class ChangeDetector:
         return None if torch.equal(self._sample(), self._values) else CHANGED
 
     def same_values(self) -> bool:
-        """Whether the parameter, wherever it lies now, most likely holds the values of `remember_all`."""
+        """Whether the parameter, wherever it lies now, most likely has the values that `remember_all` saw."""
         shape_and_type = (self._parameter.dtype, self._parameter.shape) == (self._where[1], self._where[3])
         return shape_and_type and _sum(self._parameter) == self._sum and torch.equal(self._sample(), self._values)
 
@@ -62,7 +62,7 @@ class ChangeDetector:
 
 
 def _sum(parameter: Tensor) -> int:
-    """The sum of the bits of all values."""
+    """The sum of the magnitudes' bits over all values."""
     return int(magnitude_bits(parameter).sum(dtype=torch.int64))
 
 

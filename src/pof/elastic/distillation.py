@@ -1,4 +1,4 @@
-"""Learning from another network: the passes of a step that can distil, the loss, and the network as it was at first."""
+"""Learning from another network: passes that distil, the loss they use, and a copy of the dense network as teacher."""
 
 from copy import deepcopy
 from typing import Any, Protocol
@@ -12,42 +12,43 @@ from pof.planning.wrappers import unwrap
 
 
 class RunPass(Protocol):
-    """Runs the present batch at the model's present weights."""
+    """Runs the current batch with the model's current weights."""
 
     def __call__(self, distill: float = 0.0, teacher: nn.Module | None = None, temperature: float = 1.0) -> Tensor:
-        """One forward and backward pass; returns the loss, detached.
+        """Run one forward and backward pass; return the loss, detached.
 
-        It is the whole batch of the step, over all ranks and all parts in which its gradients are accumulated. Like
-        `backward()` it adds to `.grad`, which is empty when `Method.gradients` is called.
+        It covers the whole batch of the step: all ranks, and all parts over which gradients are accumulated. Like
+        `backward()`, it adds to `.grad`, which is empty when `Method.gradients` is called.
 
         Args:
-            distill: the share of the loss that is not that of the labels but the Kullback-Leibler divergence of the
-                outputs from those of `teacher`.
-            teacher: whose outputs are learnt, in a forward pass of its own; None: the first pass of this step.
-            temperature: what both outputs are divided by before they are compared. The divergence is multiplied by its
-                square, so that gradients stay about as large.
+            distill: the share of the loss that comes from the teacher instead of the labels: the Kullback-Leibler
+                divergence of the outputs from those of `teacher`.
+            teacher: the network to learn from, in a forward pass of its own; None learns from the first pass of this
+                step.
+            temperature: both outputs are divided by it before they are compared. The divergence is multiplied by its
+                square, so that the size of the gradients hardly changes.
         """
 
 
 def divergence(outputs: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """The Kullback-Leibler divergence of the classes' probabilities from the teacher's, a mean over images."""
+    """The Kullback-Leibler divergence of the class probabilities from the teacher's, averaged over the images."""
     found, wanted = (F.log_softmax(values.float() / temperature, 1) for values in (outputs, teacher))
-    # Its gradient falls with the square (Hinton et al., Distilling the Knowledge in a Neural Network, 2015).
+    # The gradient falls with the square of T (Hinton et al., Distilling the Knowledge in a Neural Network, 2015).
     return F.kl_div(found, wanted, reduction="batchmean", log_target=True) * temperature**2
 
 
 def check_teaching(distill: float, temperature: float) -> None:
-    """Refuse a `distill` that is not a share, and a `temperature` that is not above zero."""
+    """Raise unless `distill` is a share and `temperature` is above zero."""
     check_share(distill, "distill", "the share of the loss that is learnt from the dense network")
-    check_above_zero(temperature, "temperature", "1 compares probabilities as they are, 3 counts small ones for more")
+    check_above_zero(temperature, "temperature", "1 compares probabilities as they are, 3 gives small ones more weight")
     if temperature != 1.0 and not distill:
         raise PofError(f"temperature={temperature:g} has no effect without distill: set distill=0.5, say")
 
 
 class DenseTeacher:
-    """The network as it was before it was pruned, for methods that learn a share `distill` of their loss from it.
+    """A copy of the network before it was pruned, for methods that learn a share `distill` of their loss from it.
 
-    `temperature` is that of `RunPass`. With a share of 0 there is none, and nothing is copied.
+    `temperature` is that of `RunPass`. With a share of 0 there is no teacher, and nothing is copied.
     """
 
     def __init__(self, model: nn.Module, distill: float, temperature: float) -> None:
@@ -55,15 +56,15 @@ class DenseTeacher:
         self.network = _frozen_copy(model) if distill else None
 
     def taught(self, run_pass: RunPass) -> Tensor:
-        """One pass, and the teacher's forward one."""
+        """Run one pass that learns from the teacher, if there is one."""
         return run_pass(self._distill, self.network, self._temperature)
 
     def state_dict(self) -> dict[str, Any]:
-        """The teacher, if there is one: the network that the run began with may be gone."""
+        """The teacher, if there is one. It is saved because the network that the run began with may be gone."""
         return {} if self.network is None else {"teacher": self.network.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave, among other things."""
+        """Restore what `state_dict` returned; `state` may hold more."""
         if self.network is not None:
             self.network.load_state_dict(state["teacher"])
 

@@ -1,4 +1,4 @@
-"""A live model at any sparsity: pruned, recovered and dense again, in place, without a wrapper."""
+"""A live model at any sparsity: pruned, recovered and restored in place, without a wrapper."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One weight as it is now."""
+    """One weight tensor in its present state."""
 
     name: str
     weights: int
     zeros: int
     band: int
-    """How many weights are filled with alpha * sign(w)."""
+    """How many weights are in the band, filled with alpha * sign(w)."""
     alpha: float
 
 
@@ -53,14 +53,15 @@ class LayerRows(list[LayerRow]):
 class Elastic:
     """Takes `model` to any sparsity and back, in place.
 
-    It knows the weights as they are when it is made. The dense weights are copied when the model first leaves the dense
-    state. A model stays in its state when its Elastic is dropped. Changes that somebody else makes to the weights (an
-    optimiser step, `load_state_dict`, `.to(...)`) are noticed at the next call: `refresh()` takes them up. Only single
-    values that are written through `.data`, past torch's count of changes, may escape.
+    The weights that the model has when its Elastic is made are the dense ones. They are copied when the model first
+    leaves the dense state. A model stays in its state when its Elastic is dropped. If other code changes the weights
+    (an optimiser step, `load_state_dict`, `.to(...)`), the next change of state raises an error; `refresh()` accepts
+    the new weights. Only single values written through `.data`, where torch does not count changes, may go unnoticed.
 
     Args:
         model: any module, trained with pof or not.
-        scope: "layer" prunes every weight tensor alike (the paper); "global" ranks all of them together.
+        scope: "layer" prunes every weight tensor to the same sparsity (as in the paper); "global" ranks all of them
+            together.
         magnitudes: "raw" is classic pruning; "unit" ranks unit-norm rows and gives each row its norm back (the paper's
             hypersphere, for models that were trained on it).
         include: globs as in `pof.plan`.
@@ -103,21 +104,21 @@ class Elastic:
 
     @property
     def state(self) -> State:
-        """The state that the model was last put into; "dense" is how this Elastic first saw it."""
+        """The state that the model was last put into. "dense" means the weights that this Elastic started from."""
         return self._live.state
 
     @property
     def sparsity(self) -> float:
-        """Zeros / weights of the plan, counted now."""
+        """The share of the plan's weights that are zero, counted now."""
         return sum(row.zeros for row in self.layers()) / self.plan.weights
 
     @property
     def nbytes(self) -> int:
-        """Memory held beside the dense copy of the weights."""
+        """How many bytes of memory are held besides the dense copy of the weights."""
         return sum(weight.nbytes for weight in self._live.weights)
 
     def layers(self) -> LayerRows:
-        """One row per weight: how many are zero now, and the band that was filled."""
+        """One row per weight tensor: how many of its weights are zero now, and the band that was filled."""
         self._live.check_layers()
         return LayerRows(
             LayerRow(
@@ -131,17 +132,17 @@ class Elastic:
         )
 
     def prune(self, sparsity: float) -> None:
-        """Zero the smallest weights, `round(sparsity * n)` of them; 0 is exactly dense."""
+        """Zero the `round(sparsity * n)` smallest weights; 0 gives exactly the dense weights."""
         self._live.go(pruned_state(sparsity))
 
     def recover(self, sp1: float, sp2: float) -> None:
-        """Prune at `sp1`, and replace the weights between pruning ratio `sp1` and `sp2` by alpha * sign(w)."""
+        """Prune at `sp1`, and replace the weights between pruning ratios `sp1` and `sp2` with alpha * sign(w)."""
         self._live.go(recovered_state(sp1, sp2))
 
     def restore(self, *, discard: bool = False) -> None:
-        """Back to the dense weights and BatchNorm statistics that the model had at first, bit for bit.
+        """Bring back the dense weights and the original BatchNorm statistics, bit for bit.
 
-        `discard=True` does so also when somebody else changed the weights meanwhile, and throws that change away.
+        `discard=True` does so even if other code has changed the weights meanwhile, and discards that change.
         """
         if discard:
             self._live.force_dense()
@@ -152,7 +153,7 @@ class Elastic:
 
     @contextmanager
     def at(self, sparsity: float, recover_from: float | None = None) -> Iterator["Elastic"]:
-        """The model at `sparsity` inside the block, and in its former state after it, also on an exception."""
+        """Put the model at `sparsity` inside the block; its former state comes back after it, even on an exception."""
         before = self._live.state
         self._live.go(pruned_state(sparsity, recover_from))
         try:
@@ -161,9 +162,9 @@ class Elastic:
             self._live.go(before)
 
     def hold(self, optimizer: Optimizer) -> RemovableHandle:
-        """Fine-tune from here: what is zero stays zero through every step of `optimizer`, until `remove()`.
+        """Fine-tune from here: weights that are zero stay zero through every step of `optimizer`, until `remove()`.
 
-        Call `refresh()` after the training, to take the trained weights as the new dense ones.
+        Call `refresh()` after training to make the trained weights the new dense ones.
         """
         self._live.check_layers()
         return hold_zeros(optimizer, self.plan.parameters(self._model))
@@ -171,9 +172,9 @@ class Elastic:
     def calibrate(self, batches: Iterable[Any]) -> int:
         """Re-estimate the BatchNorm statistics of the present state from `batches`; return how many there were.
 
-        They belong to this state: another state has its own (at first those that the model came with), and coming back
-        brings these back, until `refresh()` forgets them. `restore()` brings back those that the model came with. A
-        batch is a tensor, a tuple whose first element is the input, or a dict of keyword arguments.
+        The statistics belong to this state and come back with it, until `refresh()` forgets them. Every other state has
+        its own, at first those that the model came with; `restore()` brings those back. A batch is a tensor, a tuple
+        whose first element is the input, or a dict of keyword arguments.
         """
         self._live.check()
         return estimate_statistics(self._model, batches)
@@ -192,21 +193,22 @@ class Elastic:
     ) -> "ChosenState":
         """Put the model into the state that fits, found by bisection over sparsities in hundredths.
 
-        With `at_least` that is the sparsest whose score holds; else the densest that is small or fast enough.
+        With `at_least`, that is the sparsest state with a high enough score; without it, the densest state that is
+        small or fast enough.
 
         Args:
-            evaluate: gives the score of the model as it is: the higher, the better, such as the accuracy.
-            at_least: the score to hold.
-            max_bytes: of a `.pof` file that goes as far as the state, with `values`.
-            max_ms: of a call of the model after `pof.compile`, for inputs `example`.
-            recover_from: choose among states whose band from here on is filled, instead of pruned ones.
-            calibrate: batches as in `calibrate`: the BatchNorm statistics of each state are re-estimated before it is
+            evaluate: returns the score of the model it is given, the higher the better, such as the accuracy.
+            at_least: the lowest score to accept.
+            max_bytes: the most bytes of a `.pof` file, with `values`, that loading the state may need.
+            max_ms: the most milliseconds that a call of the model may take after `pof.compile`, with inputs `example`.
+            recover_from: choose among states with a filled band that begins here, instead of pruned ones.
+            calibrate: batches as in `calibrate`; the BatchNorm statistics of each state are re-estimated before it is
                 scored.
             values: as in `pof.save`.
             example: inputs as in `pof.compile`.
 
         Raises:
-            PofError: no state holds; the model is in its former state then.
+            PofError: no state fits; the model is back in its former state.
 
         Example:
             >>> model = nn.Linear(10, 10)
@@ -215,7 +217,7 @@ class Elastic:
             >>> choice.state.sparsity, len(choice.tried)
             (0.62, 7)
         """
-        # Imported here: the search may need the file and the runtime, which a live model does without.
+        # Imported here: the search may need the file and the runtime, which a live model does not.
         from pof.elastic.state_search import Limits, choose_live_state
 
         limits = Limits(at_least, max_bytes, max_ms)
@@ -227,19 +229,19 @@ class Elastic:
     def sensitivity(
         self, evaluate: Callable[[nn.Module], float], sparsities: Sequence[float] = SPARSITIES
     ) -> Sensitivity:
-        """How the score falls when one weight tensor alone is pruned: a row each; the model stays as it is.
+        """How the score falls when each weight tensor is pruned alone, one row per tensor. The model is not changed.
 
-        `sensitivity(...).allocate(0.8)` gives sparsities for `Elastic(model, sparsities=...)` that cost the least.
+        `sensitivity(...).allocate(0.8)` returns sparsities for `Elastic(model, sparsities=...)` that cost the least.
 
         Args:
-            evaluate: gives the score of the model as it is: the higher, the better. A loss with a minus sign tells more
-                of small differences than an accuracy.
-            sparsities: those that each weight tensor is tried at.
+            evaluate: returns the score of the model it is given, the higher the better. A negated loss shows small
+                differences better than an accuracy does.
+            sparsities: the sparsities to try for each weight tensor.
         """
         self._refuse_training()
         sparsities = tuple(sorted({check_sparsity(sparsity) for sparsity in sparsities}))
         if not sparsities or sparsities[-1] == 0:
-            raise PofError("sparsities must list one or more above 0, such as (0.5, 0.9)")
+            raise PofError("sparsities must list at least one above 0, such as (0.5, 0.9)")
         with self.at(0.0):
             dense = score_of(evaluate, self._model)
             rows = [self._alone(entry.name, evaluate, sparsities) for entry in self.plan]
@@ -253,15 +255,15 @@ class Elastic:
 
     @property
     def saving(self) -> dict[str, Any]:
-        """The arguments of `pof.save` that make a file ranked as this is."""
+        """The arguments of `pof.save` for a file whose weights are ranked as they are here."""
         return {"scope": self.scope, "magnitudes": self.magnitudes, "sparsities": self._sparsities, **self._globs}
 
     def go(self, state: State) -> None:
-        """Put the model into `state`, as another Elastic's `state` or a search gives it."""
+        """Put the model into `state`, such as the `state` of another Elastic or of a search."""
         self._live.go(state)
 
     def reachable(self, states: list[State]) -> list[State]:
-        """`states` without the last ones, if small layers do not get that sparse when all are ranked together."""
+        """`states` without those at the end that are too sparse for small layers when all are ranked together."""
         for count in range(len(states), 1, -1):
             with suppress(PofError):
                 self._live.check_reachable(states[count - 1])
@@ -269,9 +271,9 @@ class Elastic:
         return states[:1]
 
     def _refuse_training(self) -> None:
-        """Scores of a network whose BatchNorm is in training are not those that it has afterwards, and change it."""
+        """Raise if BatchNorm is in training mode, where scoring changes its statistics and the scores are wrong."""
         if any(module.training and getattr(module, "track_running_stats", False) for module in self._model.modules()):
-            raise PofError("the model is in training mode: call model.eval() first, BatchNorm changes there")
+            raise PofError("the model is in training mode: call model.eval() first, so that BatchNorm does not change")
 
     def _alone(self, name: str, evaluate: Callable[[nn.Module], float], sparsities: Sequence[float]) -> LayerScores:
         one = Elastic(self._model, magnitudes=self.magnitudes, include=(escape(name),))
@@ -282,7 +284,7 @@ class Elastic:
         return LayerScores(name, tuple(scores))
 
     def refresh(self) -> None:
-        """Take the weights and statistics that the model has now as the dense ones, and forget everything else."""
+        """Make the model's present weights and statistics the dense ones, and forget everything else."""
         chosen = plan(self._model, **self._globs, sparsities=self._sparsities)
         self._live = LiveModel(self._model, chosen, self.scope, self.magnitudes)
         self.plan: Plan = chosen

@@ -16,11 +16,11 @@ from pof.terminal.text_table import text_table
 
 SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 Point = tuple[float, float]
-"""Zeros, and what they cost."""
+"""A number of zeros, and how much of the score they cost."""
 
 
 def score_of(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:
-    """What `evaluate` gives, as a number."""
+    """The score that `evaluate` returns, as a float."""
     found: Any = evaluate(model)
     try:
         score = float(found.detach() if isinstance(found, torch.Tensor) else found)
@@ -33,7 +33,7 @@ def score_of(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:
 
 @dataclass(frozen=True)
 class LayerScores:
-    """One weight tensor: the score at each sparsity when it alone is pruned."""
+    """The scores of the model when one weight tensor alone is pruned, one per sparsity."""
 
     name: str
     scores: tuple[float, ...]
@@ -41,13 +41,13 @@ class LayerScores:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How the score falls with each weight tensor; prints as a table."""
+    """How the score falls when each weight tensor is pruned alone; prints as a table."""
 
     dense: float
     sparsities: tuple[float, ...]
     rows: tuple[LayerScores, ...]
     weights: Mapping[str, int]
-    """How many there are of each."""
+    """How many weights each tensor has, by name."""
 
     def __str__(self) -> str:
         header = ("weight", "weights", *(f"{sparsity:g}" for sparsity in self.sparsities))
@@ -55,10 +55,10 @@ class Sensitivity:
         return f"{text_table(header, rows)}\ndense: {self.dense:.4f}"
 
     def allocate(self, sparsity: float) -> dict[str, float]:
-        """Sparsities by name (as a glob) that give `sparsity` in all, where zeros cost least.
+        """Sparsities by name (as a glob) that add up to `sparsity` overall and cost the least.
 
-        What pruning several costs is taken for the sum of what each costs alone; each curve is replaced by the largest
-        convex one below it, so that the next zeros always go where the score falls least a zero.
+        The cost of pruning several tensors is taken to be the sum of what each costs alone. Each cost curve is replaced
+        by the largest convex curve below it, so that the next zeros always go where each of them costs least.
         """
         total = sum(self.weights.values())
         most = max(self.sparsities)
@@ -79,7 +79,7 @@ class Sensitivity:
         return {escape(name): zeros / self.weights[name] for name, zeros in given.items()}
 
     def _curve(self, row: LayerScores) -> list[Point]:
-        """Corners of the convex curve below what pruning this tensor costs, from no zeros on."""
+        """The corners of the convex curve below this tensor's cost curve, starting from no zeros."""
         size = self.weights[row.name]
         found = zip(self.sparsities, row.scores, strict=True)
         points = sorted((0.0 if s == 0 else s * size, self.dense - score) for s, score in found)
@@ -87,7 +87,7 @@ class Sensitivity:
 
 
 def _convex(points: Sequence[Point]) -> list[Point]:
-    """The lower convex hull of points that are sorted by their first coordinate."""
+    """The lower convex hull of points sorted by their first coordinate."""
     hull: list[Point] = []
     for point in points:
         while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):

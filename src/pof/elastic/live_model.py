@@ -21,21 +21,21 @@ _LIVE: WeakSet["LiveModel"] = WeakSet()
 
 
 def state_now(model: nn.Module) -> State:
-    """The state that a `LiveModel` has put `model` into; dense if there is none."""
+    """The state that a `LiveModel` has put `model` into; dense if none has."""
     return next((each.state for each in list(_LIVE) if each.moves(model) and each.state != DENSE), DENSE)
 
 
 def forget_casts() -> None:
-    """Drop the half-precision copies of weights that autocast keeps: it does not see that we wrote new ones."""
+    """Drop autocast's half-precision copies of the weights: it does not notice that the weights have changed."""
     torch.clear_autocast_cache()
 
 
 class LiveModel:
-    """Knows the dense model and writes any state of it into the live one.
+    """Remembers the dense model, and writes any state of it into the live one.
 
     Args:
         model: the live model.
-        plan: its weights that are pruned.
+        plan: which of its weights are pruned.
         scope: as in `Elastic`.
         magnitudes: as in `Elastic`.
     """
@@ -50,18 +50,18 @@ class LiveModel:
         self._scope = scope
         self._counts: dict[State, tuple[Counts, ...]] = {}
         self._counts_now = self._counts_of(DENSE)
-        """The counts of the present state. Statistics belong to them, as 0.3 and 0.1 + 0.2 are the same state."""
+        """The counts of the present state. Statistics go by these, since 0.3 and 0.1 + 0.2 are the same state."""
         self._between = False
-        """Whether a change of state was interrupted, so that the weights are partly of one and partly of another."""
+        """Whether a change of state was interrupted, so that some weights are in the old state and some in the new."""
         _LIVE.add(self)
 
     def moves(self, model: nn.Module) -> bool:
-        """Whether it is this model that is moved from state to state."""
+        """Whether `model` is the one that this object moves from state to state."""
         return self._model is model
 
     @uncompiled
     def go(self, state: State) -> None:
-        """Put the model into `state`. Whatever can fail comes before the first write."""
+        """Put the model into `state`. Everything that can fail comes before the first write."""
         self.check()
         if state == self.state and not self._between:
             return
@@ -78,11 +78,11 @@ class LiveModel:
         self.state, self._counts_now, self._between = state, counts, False
 
     def check_reachable(self, state: State) -> None:
-        """Refuse a state that the layers cannot be in."""
+        """Raise if the layers cannot reach `state`."""
         self._counts_of(state)
 
     def check(self) -> None:
-        """Refuse to go on from a model that somebody else changed."""
+        """Raise if other code has changed the model."""
         self.check_layers()
         for weight in self.weights:
             what = weight.change()
@@ -94,7 +94,7 @@ class LiveModel:
                 )
 
     def check_layers(self) -> None:
-        """Refuse a model whose layers are no longer those that were seen first."""
+        """Raise if the model no longer has its original layers."""
         for weight in self.weights:
             live = self._live(weight)
             if live is not weight.parameter or live.shape != weight.entry.shape:
@@ -103,14 +103,14 @@ class LiveModel:
             raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
 
     def reset_statistics(self) -> None:
-        """Give the present state the statistics that the model had at first."""
+        """Give the present state the model's original statistics."""
         self.statistics.leave(self._counts_now)
         self.statistics.forget(self._counts_now)
         self.statistics.enter(self._counts_now)
 
     @uncompiled
     def force_dense(self) -> None:
-        """Write the dense weights and statistics whatever happened to the live ones, or change nothing at all."""
+        """Write the dense weights and statistics, whatever has happened to the live ones, or change nothing at all."""
         targets = [(weight, self._live(weight)) for weight in self.weights]
         for weight, live in targets:
             weight.refuse_unwritable(live)
@@ -122,7 +122,7 @@ class LiveModel:
         self.statistics.force_original()
 
     def _live(self, weight: LiveWeight) -> nn.Parameter:
-        """The parameter that the model has now under all names of `weight`."""
+        """The parameter that the model now has under all names of `weight`."""
         found = [find_parameter(self._model, name) for name in weight.entry.names]
         if found[0] is None or not all(_is_same(found[0], other) for other in found[1:]):
             raise WeightsChangedError(f"weight {weight.entry.name!r} was removed or untied: {REFRESH}")
@@ -139,7 +139,10 @@ class LiveModel:
 
 
 def find_parameter(model: nn.Module, name: str) -> nn.Parameter | None:
-    """The parameter of that name; `get_parameter` would take most of the time of a change of state."""
+    """The parameter called `name`, if there is one.
+
+    `get_parameter` is slower: it would take most of the time of a change of state.
+    """
     *path, attribute = name.split(".")
     module: nn.Module | None = model
     for part in path:
@@ -148,5 +151,5 @@ def find_parameter(model: nn.Module, name: str) -> nn.Parameter | None:
 
 
 def _is_same(one: nn.Parameter, other: nn.Parameter | None) -> bool:
-    """Whether the two are one parameter, or two that share their memory."""
+    """Whether the two are the same parameter, or share their memory."""
     return one is other or (other is not None and identity(one) == identity(other))

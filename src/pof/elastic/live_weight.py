@@ -1,4 +1,4 @@
-"""One parameter of a live model: its dense copy is kept and ranked, and any state is written into it."""
+"""One parameter of a live model: a dense copy is kept and ranked, and any state can be written into it."""
 
 import torch
 from torch import nn
@@ -12,15 +12,15 @@ from pof.ranking.sparsity_state import Magnitudes
 
 
 class LiveWeight:
-    """A parameter, the ranking of its dense values, and what was last written into it."""
+    """A parameter, the ranking of its dense values, and the state that was last written into it."""
 
     def __init__(self, entry: Entry, parameter: nn.Parameter, magnitudes: Magnitudes) -> None:
         self.entry = entry
         self.parameter = parameter
         self.counts: Counts = (0, 0)
-        """How many weights are zero, and how many are zero or in the band, as last written."""
+        """How many weights were last written as zero, and how many as zero or in the band."""
         self.alpha = 0.0
-        """What the band is filled with; 0 where there is none. On the sphere it is that of unit rows."""
+        """The magnitude that fills the band; 0 if there is no band. On the sphere it is that of unit rows."""
         self._magnitudes = magnitudes
         self._ranked: RankedWeight | None = None
         self._detector = ChangeDetector(parameter)
@@ -28,21 +28,21 @@ class LiveWeight:
 
     @property
     def nbytes(self) -> int:
-        """Memory held beside the dense copy."""
+        """How many bytes of memory are held besides the dense copy."""
         return 0 if self._ranked is None else self._ranked.nbytes
 
     @property
     def has_copy(self) -> bool:
-        """Whether the dense weights were copied."""
+        """Whether the dense weights have been copied."""
         return self._ranked is not None
 
     @property
     def zeros(self) -> int:
-        """How many weights are zero now, counted."""
+        """How many weights are zero, counted now."""
         return count_zeros(self.parameter.detach())
 
     def change(self) -> str | None:
-        """What somebody else did to the parameter since it was last written; None if nothing."""
+        """What other code has done to the parameter since it was last written; None if nothing."""
         what = self._detector.change()
         if what == CHANGED and self._is_as_written():
             # Written and put back, as `pof.pruned` does.
@@ -59,7 +59,7 @@ class LiveWeight:
         return self._ranked
 
     def prepare(self, counts: Counts) -> None:
-        """Do what can fail before `write(counts)`: copy the dense weights and find the cuts."""
+        """Do the parts of `write(counts)` that can fail: copy the dense weights and find the cuts."""
         for count in counts:
             self.ranked().cut(count)
 
@@ -70,7 +70,7 @@ class LiveWeight:
         self._detector.accept()
 
     def refuse_unwritable(self, live: nn.Parameter) -> None:
-        """Raise if the dense weights cannot be written to `live`, the parameter that the model has now."""
+        """Raise if the dense weights cannot be written to `live`, the parameter that the model now has."""
         if live.shape != self.entry.shape or live.is_meta:
             raise WeightsChangedError(
                 f"weight {self.entry.name!r} has no values or another shape now: elastic.refresh() takes the present "
@@ -84,7 +84,7 @@ class LiveWeight:
 
     @torch.no_grad()
     def force_dense(self, live: nn.Parameter) -> None:
-        """Write the dense weights to `live`, whatever it has become (moved, converted, trained, replaced)."""
+        """Write the dense weights to `live`, even if it was moved, converted, trained or replaced."""
         if self._ranked is not None:
             live.copy_(self._ranked.values)
 

@@ -1,4 +1,4 @@
-"""A model as one `.pof` file, with the BatchNorm statistics of its states."""
+"""Saving a model as one `.pof` file, with the BatchNorm statistics of its states."""
 
 import copy
 import warnings
@@ -22,7 +22,7 @@ from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State, pruned_s
 
 BAND_STARTS = (0.1, 0.3, 0.5, 0.7)
 BAND_ENDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Bands whose statistics are kept, so that others can be interpolated."""
+"""Where the bands begin and end whose statistics are kept; those of other bands are interpolated."""
 
 
 def save(
@@ -43,19 +43,19 @@ def save(
     """Write one small file that holds `model` at every sparsity; return its length in bytes.
 
     Args:
-        model: any module; it is not touched. It is written as it is now: dense, or pruned already.
+        model: any module; it is not changed. It is written as it is now: dense, or already pruned.
         path: a local path, or a URL that fsspec can write to. A local file is written whole or not at all.
         values: "exact" keeps every bit; "fp16" and "int8" (one scale per row) are smaller.
-        stages: sparsities at which the file can be cut; a prefix of the file is the network pruned at the first.
-        scope: as in `pof.Elastic`; what the file gives at a sparsity is what an `Elastic` with these settings gives.
-        magnitudes: as in `pof.Elastic`: "unit" for what was trained with `pof.attach`.
+        stages: sparsities at which the file can be cut: a prefix that ends at a stage is the network pruned at it.
+        scope: as in `pof.Elastic`; at every sparsity the file gives what an `Elastic` with these settings gives.
+        magnitudes: as in `pof.Elastic`: "unit" for models trained with `pof.attach`.
         include: globs as in `pof.plan`.
         exclude: globs as in `pof.plan`.
         sparsities: fixed sparsities by glob, as in `pof.plan`.
-        calibrate: batches as for `Elastic.calibrate`: BatchNorm statistics are estimated for `states` and kept in the
+        calibrate: batches as in `Elastic.calibrate`; BatchNorm statistics are estimated for `states` and kept in the
             file, so that whoever loads it needs no data.
         states: sparsities, or pairs (recover_from, sparsity), to estimate statistics for; by default `default_states`.
-        metadata: strings to keep with the file.
+        metadata: strings to keep in the file.
 
     Example:
         >>> import pathlib, tempfile, torch, pof
@@ -71,8 +71,8 @@ def save(
     state = state_now(unwrap(model)) if isinstance(model, nn.Module) else DENSE
     if state != DENSE:
         warnings.warn(
-            f"an Elastic has this model {state}, and the file will hold nothing denser: elastic.restore() first writes "
-            "every sparsity; elastic.refresh() first says that you mean it so",
+            f"an Elastic has this model {state}, and the file will hold nothing denser: call elastic.restore() first "
+            "to write every sparsity, or elastic.refresh() first if this is what you want",
             UserWarning,
             stacklevel=2,
         )
@@ -103,7 +103,7 @@ def _calibrate(
     copied, data = copy.deepcopy(unwrap(model)), list(batches)
     writer.fill(copied)
     live = LiveModel(copied, chosen, *ranking)
-    # The stages are what a reader of a part of the file has to interpolate between.
+    # The stages too: a reader with only part of the file interpolates between them.
     for state in dict.fromkeys((*states, *map(pruned_state, writer.stages))):
         live.go(state)
         estimate_statistics(copied, data)
@@ -111,7 +111,7 @@ def _calibrate(
 
 
 def default_states(stages: Sequence[float]) -> list[State]:
-    """The stages, their recovered forms, and pruned states and bands close enough to interpolate between."""
+    """The stages, their recovered states, and enough pruned states and bands to interpolate between."""
     grid = [0.1, 0.2, 0.3, 0.4, *(round(0.5 + 0.02 * i, 2) for i in range(21)), 0.92, 0.94, 0.95, 0.96]
     pruned = sorted({*grid, *stages})
     lows, highs = {*BAND_STARTS, *stages}, {*BAND_ENDS, *stages}

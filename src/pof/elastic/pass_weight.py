@@ -1,4 +1,4 @@
-"""One weight of a `PrunedPass`: its dense values are kept during a block, and put back after it."""
+"""One weight of a `PrunedPass`: its dense values are kept during a block and put back after it."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ from pof.elastic.live_model import find_parameter
 from pof.planning.entry import Entry
 
 Fill = Callable[[Tensor], object]
-"""Writes what a weight is inside a block into a tensor."""
+"""Writes the values that a weight has inside a block into a tensor."""
 
 
 class PassWeight:
-    """A parameter, the memory that its dense values are kept in during a block, and who notices changes."""
+    """A parameter, memory for its dense values during a block, and a detector of changes."""
 
     def __init__(self, entry: Entry, parameter: nn.Parameter) -> None:
         self.entry, self.parameter = entry, parameter
@@ -23,7 +23,7 @@ class PassWeight:
         self.detector.look_at_largest()
 
     def is_in(self, model: nn.Module) -> bool:
-        """Whether the model has this parameter still, of the same shape, type and layout, on the same device."""
+        """Whether the model still has this parameter, with the same shape, type and layout, on the same device."""
         live, kept = find_parameter(model, self.entry.name), self.dense
         same = live is self.parameter and all(find_parameter(model, name) is not None for name in self.entry.tied)
         kind = (live.shape, live.dtype, live.device) if live is not None else None
@@ -34,7 +34,7 @@ class PassWeight:
         )
 
     def is_changed(self, fill: Fill) -> bool:
-        """Whether the parameter is not what `fill` wrote. A block within this one writes it, and puts it back."""
+        """Whether the parameter is not what `fill` wrote. An inner block that wrote it has also put it back."""
         if self.detector.change() is None:
             return False
         if self.parameter.shape != self.dense.shape or self.parameter.dtype is not self.dense.dtype:
@@ -45,11 +45,11 @@ class PassWeight:
 
     @torch.no_grad()
     def copy_dense(self) -> None:
-        """Remember the values."""
+        """Remember the dense values."""
         self.dense.copy_(self.parameter)
 
     @torch.no_grad()
     def write_dense(self) -> None:
-        """Write them back, unless the parameter has another shape now."""
+        """Write the dense values back, unless the parameter now has another shape."""
         if self.parameter.shape == self.dense.shape:
             self.parameter.copy_(self.dense)

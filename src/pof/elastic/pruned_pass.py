@@ -1,4 +1,4 @@
-"""A pass of a training loop on pruned weights: the one primitive of every method that trains on them."""
+"""A pass of a training loop on pruned weights: the primitive of every method that trains on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,8 +27,8 @@ from pof.sphere.compiler_guard import uncompiled
 class PrunedPass:
     """Puts pruned weights into a model for a block, and the dense ones back after it, bit for bit.
 
-    Make one for a training loop: its plan and its memory are kept between steps. The weights are ranked as they are
-    when a block begins. A model whose layers were changed since the last block is planned anew.
+    Make one per training loop: its plan and memory are kept between steps. Each block ranks the weights as they are
+    when it begins. If the model's layers have changed since the last block, the plan is made again.
 
     Args:
         model: any module.
@@ -38,7 +38,7 @@ class PrunedPass:
         exclude: globs as in `pof.plan`.
         sparsities: as in `Elastic`.
         masked: as in `pof.pruned`.
-        keep_statistics: whether BatchNorm statistics that a pass updates stay updated. Else they are put back too.
+        keep_statistics: whether BatchNorm statistics that a pass updates stay updated. If not, they are put back too.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class PrunedPass:
         self._plan(model)
 
     def check_reach(self, sparsity: float) -> None:
-        """Refuse a sparsity that the scope cannot reach: at once, and not when a schedule gets there."""
+        """Raise now, rather than when a schedule gets there, if the scope cannot reach `sparsity`."""
         if self._scope == "global":
             self._counts(self._ranked([weight.parameter.detach() for weight in self._weights]), pruned_state(sparsity))
 
     @contextmanager
     def at(self, sparsity: float, recover_from: float | None = None) -> Iterator[None]:
-        """Weights pruned at `sparsity`, with the band from `recover_from` filled if that is given."""
+        """Prune the weights at `sparsity` inside the block, and fill the band from `recover_from` if given."""
         state = pruned_state(sparsity, recover_from)
         with self._block(lambda weights: self._in_state(weights, state)):
             yield
 
     @contextmanager
     def masked_by(self, kept: Mapping[str, Tensor]) -> Iterator[None]:
-        """Weights that are zero where the masks `kept`, by name, are False, whatever their magnitude."""
+        """Zero the weights inside the block where the masks `kept`, by name, are False, whatever their magnitude."""
         with self._block(lambda weights: _masked(weights, kept)):
             yield
 
@@ -107,7 +107,7 @@ class PrunedPass:
 
     @uncompiled
     def _enter(self, prepare: Callable[[Sequence[PassWeight]], list[Fill]]) -> tuple[Statistics, list[Fill]]:
-        """Copy the dense weights, then write the others. Whatever can fail comes before the first write."""
+        """Copy the dense weights, then write the pruned ones. Everything that can fail comes before the first write."""
         statistics = read_statistics(self._norms)
         for weight in self._weights:
             weight.copy_dense()
@@ -124,7 +124,7 @@ class PrunedPass:
 
     @uncompiled
     def _leave(self, statistics: Statistics) -> None:
-        """Write everything back to where it came from, as far as that still is."""
+        """Write everything back to where it came from, unless shapes have changed."""
         for weight in self._weights:
             weight.write_dense()
         forget_casts()
@@ -156,11 +156,11 @@ class PrunedPass:
         self._weights = [PassWeight(entry, parameters[entry.name]) for entry in chosen]
         self._norms = norm_layers(bare)
         self._modules = _modules_of(bare)
-        # Not held, so that whoever remembers a pass for a model does not keep that model.
+        # A weak reference, so that keeping a pass does not keep its model alive.
         self._model = ref(bare)
 
     def _current_model(self) -> nn.Module:
-        """The model, planned anew if its layers or weights are others than before."""
+        """The model. Its plan is made again if its layers or weights have been replaced."""
         model = self._model()
         if model is None:
             raise WeightsChangedError("the model of this pass is gone: make a new one")
@@ -179,7 +179,7 @@ class PrunedPass:
 
 
 _LAST: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], PrunedPass]] = WeakKeyDictionary()
-"""For each model the last pass of `pruned`, and its settings: a loop asks for the same one at every step."""
+"""For each model, the last pass of `pruned` with its settings: a loop asks for the same one at every step."""
 
 
 @contextmanager
@@ -195,10 +195,10 @@ def pruned(
     sparsities: Mapping[str, float] | None = None,
     masked: bool = False,
 ) -> Iterator[None]:
-    """For training loops: `model` has pruned weights inside the block, and its dense ones after it.
+    """Give `model` pruned weights inside the block, and its dense ones back after it, for training loops.
 
     Call `backward()` inside the block: the gradients land on the dense weights. BatchNorm statistics are put back too.
-    Step the optimiser outside. Plan and memory are kept for the next call with the same settings.
+    Step the optimiser outside. The plan and memory are kept for the next call with the same settings.
 
     Args:
         model: any module.
@@ -209,9 +209,9 @@ def pruned(
         include: globs as in `pof.plan`.
         exclude: globs as in `pof.plan`.
         sparsities: as in `Elastic`.
-        masked: whether weights that are zero inside get no gradient from there, as `nested` does. Without it they get
-            one too (straight-through), and may come back. A filter that is pruned whole makes its BatchNorm divide by
-            next to nothing, and that gradient explode: networks with depthwise layers need the mask.
+        masked: whether weights that are zero inside the block get no gradient from it, as in `nested`. Without the mask
+            they get one too (straight-through), and may come back. If a whole filter is pruned, its BatchNorm divides
+            by almost nothing and that gradient explodes: networks with depthwise layers need the mask.
 
     Example:
         >>> import torch
@@ -229,7 +229,7 @@ def pruned(
     settings = (scope, magnitudes, *globs, fixed, masked)
     bare = unwrap(model) if isinstance(model, nn.Module) else model
     known, found = _LAST.get(bare, ((), None)) if isinstance(bare, nn.Module) else ((), None)
-    # A block within another one of the same settings needs memory of its own.
+    # A block inside another one with the same settings needs memory of its own.
     if found is None or known != settings or found.is_busy:
         found = PrunedPass(
             bare,
@@ -259,6 +259,6 @@ def _fill_masked(dense: Tensor, kept: Tensor, out: Tensor) -> None:
 
 
 def _mask_gradient(weight: nn.Parameter) -> RemovableHandle:
-    """No gradient from now on where `weight` is zero when the gradient is made."""
+    """From now on, zero the gradient wherever `weight` is zero when the gradient is computed."""
     handle: RemovableHandle = weight.register_hook(lambda gradient: gradient.masked_fill(weight.detach() == 0, 0.0))
     return handle

@@ -1,4 +1,4 @@
-"""A second pass in one step, at other weights and without a trace: for `pof.Nested` and methods such as CrAM."""
+"""A second pass in one step, at other weights and without side effects: for `pof.Nested` and methods such as CrAM."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -9,21 +9,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 RandomStates = dict[str, Tensor]
-"""The states of torch's random numbers, by device."""
+"""The states of torch's random number generators, by device."""
 
 
 @contextmanager
 def second_pass(model: nn.Module, random: RandomStates, distance: float, weight: float = 1.0) -> Iterator[None]:
-    """After a first pass that began at `random`: a second one, `weight` times whose gradients is added to the first's.
+    """Run a second pass in the block, and add its gradients, times `weight`, to those of the first.
 
-    Inside the block `.grad` is empty, and the parameters are `distance` along the first gradients. Neither they nor
-    buffers (BatchNorm statistics) and random numbers are changed after it.
+    `random` is the state that the first pass began with, so that both draw the same numbers. Inside the block `.grad`
+    is empty, and the parameters are moved by `distance` along the first gradients. After it, parameters, buffers
+    (BatchNorm statistics) and random states are what they were before.
     """
     trained = [p for p in model.parameters() if p.grad is not None]
-    # Copied, because buckets of DistributedDataParallel may be the memory of both passes' gradients.
+    # Copied, because the gradients of both passes may lie in the same buckets of DistributedDataParallel.
     clean = [p.grad.clone() for p in trained if p.grad is not None]
     model.zero_grad()
-    # Half precision overflows now and then: such gradients lead nowhere, and the step will be left out.
+    # Half precision overflows now and then: such gradients lead nowhere, and the step will be skipped.
     uphill = moved(trained, clean, distance) if distance and gradients_are_finite(clean) else nullcontext()
     with uphill, without_trace(model, random):
         yield
@@ -36,13 +37,13 @@ def second_pass(model: nn.Module, random: RandomStates, distance: float, weight:
 
 @contextmanager
 def moved(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], distance: float) -> Iterator[None]:
-    """The parameters `distance` along `directions` inside the block, and where they were after it, bit for bit."""
+    """Move the parameters by `distance` along `directions` inside the block, and back after it, bit for bit."""
     before = [parameter.detach().clone() for parameter in parameters]
     try:
         with torch.no_grad():
             for parameter, direction in zip(parameters, directions, strict=True):
                 parameter.add_(direction, alpha=distance)
-        torch.clear_autocast_cache()  # which would not see writes in place
+        torch.clear_autocast_cache()  # autocast does not notice writes in place
         yield
     finally:
         with torch.no_grad():
@@ -53,7 +54,7 @@ def moved(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], dist
 
 @contextmanager
 def without_trace(model: nn.Module, random: RandomStates) -> Iterator[None]:
-    """Inside the block random numbers go on from `random`; it changes neither later ones nor any buffer."""
+    """Draw random numbers from the state `random` inside the block; put random states and buffers back after it."""
     buffers, after = _buffers(model), random_states(model)
     kept = [buffer.detach().clone() for *_, buffer in buffers]
     try:
@@ -67,13 +68,13 @@ def without_trace(model: nn.Module, random: RandomStates) -> Iterator[None]:
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
-    """Random numbers that depend on `seed` and `step` alone: all ranks and resumed runs draw the same."""
+    """A generator that depends only on `seed` and `step`: all ranks and resumed runs draw the same numbers."""
     mixed = np.random.SeedSequence((seed % 2**64, step)).generate_state(1)
     return torch.Generator().manual_seed(int(mixed[0]))
 
 
 def gradients_are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether none of them has a NaN or an infinity; waits for a device once."""
+    """Whether no tensor has a NaN or an infinity. Waits only once for each device."""
     found: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         found.setdefault(tensor.device, []).append(tensor.isfinite().all())
@@ -81,19 +82,19 @@ def gradients_are_finite(tensors: Iterable[Tensor]) -> bool:
 
 
 def _buffers(model: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
-    """All buffers of all modules, each with the dictionary that it is in and its name there."""
+    """All buffers of all modules, each with the dictionary that holds it and its name there."""
     owners = [module._buffers for module in model.modules()]
     return [(owner, name, buffer) for owner in owners for name, buffer in owner.items() if buffer is not None]
 
 
 def random_states(model: nn.Module) -> RandomStates:
-    """The states of the random numbers that a pass of `model` may draw from."""
+    """The states of the random number generators that a pass of `model` may use."""
     devices = {str(p.device) for p in model.parameters() if p.device.type == "cuda"}
     return {"cpu": torch.get_rng_state(), **{device: torch.cuda.get_rng_state(device) for device in devices}}
 
 
 def loss_scale(optimizer: Optimizer) -> float:
-    """What half precision multiplies the gradients by; accelerate's optimiser knows the scaler."""
+    """The factor by which half precision scales the gradients; accelerate's optimiser knows the scaler."""
     scaler = getattr(optimizer, "scaler", None)
     return 1.0 if scaler is None else float(scaler.get_scale())
 

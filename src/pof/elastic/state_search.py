@@ -1,4 +1,4 @@
-"""Finding the state that fits: the sparsest that is good enough, or the densest that is small or fast enough."""
+"""Finding the state that fits: the sparsest one that is good enough, or the densest that is small or fast enough."""
 
 import math
 import tempfile
@@ -23,12 +23,12 @@ from pof.runtime.fair_timing import milliseconds_of
 from pof.terminal.text_table import text_table
 
 STEP = 0.01
-"""Sparsities are tried in hundredths."""
+"""The distance between the sparsities to choose from."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a state must hold; None asks for nothing."""
+    """The limits that a state must meet; None sets no limit."""
 
     at_least: float | None = None
     max_bytes: float | None = None
@@ -42,7 +42,7 @@ class Limits:
                 raise PofError(f"{name}={value!r} must be a number")
 
     def hold(self, trial: "Trial") -> bool:
-        """Whether all that is asked for was measured, and holds."""
+        """Whether everything that has a limit was measured, and is within it."""
         least = (self.at_least, trial.score)
         most = ((self.max_bytes, trial.bytes), (self.max_ms, trial.milliseconds))
         good = least[0] is None or (least[1] is not None and least[1] >= least[0])
@@ -50,21 +50,21 @@ class Limits:
 
 
 class Measures(Protocol):
-    """What is known of a state; each is measured at most once."""
+    """Measures a state in three ways. The search asks for each number at most once."""
 
     def score(self, state: State) -> float:
-        """How good it is: the higher, the better."""
+        """How good the state is: the higher, the better."""
 
     def bytes(self, state: State) -> int:
-        """How many bytes of a file hold it."""
+        """How many bytes of a file loading the state takes."""
 
     def milliseconds(self, state: State) -> float:
-        """How long a call takes."""
+        """How long a call of the model takes in this state."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A state that was tried; None was not measured."""
+    """A state that was tried, and its measurements; None means not measured."""
 
     state: State
     score: float | None = None
@@ -74,7 +74,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class ChosenState:
-    """The state that was chosen, with what was measured of it, and all that were tried; prints as a table."""
+    """The chosen state with its measurements, and all states that were tried; prints as a table."""
 
     state: State
     score: float | None
@@ -93,7 +93,7 @@ class ChosenState:
 
 
 def candidates(recover_from: float | None = None) -> list[State]:
-    """The states to choose from, dense first: pruned ones, or those with a band filled from `recover_from` on."""
+    """The states to choose from, dense first: pruned ones, or recovered ones whose band begins at `recover_from`."""
     if recover_from is not None:
         check_sparsity(recover_from, "recover_from")
         if recover_from >= 1 - STEP:
@@ -103,12 +103,12 @@ def candidates(recover_from: float | None = None) -> list[State]:
 
 
 def choose_state(states: Sequence[State], measures: Measures, limits: Limits) -> ChosenState:
-    """The last of `states` (dense first) that is good enough; if no score is asked for, the first that fits.
+    """Choose the last of `states` (dense first) that is good enough; if no score is asked for, the first that fits.
 
-    By bisection: scores, bytes and times are taken to fall from one state to the next.
+    It searches by bisection, which assumes that scores, bytes and times fall from each state to the next.
 
     Raises:
-        PofError: no state holds all limits; says how near one comes.
+        PofError: no state meets all limits; the message says how near one comes.
     """
     seen = _Seen(measures)
     costs = {"bytes": limits.max_bytes, "milliseconds": limits.max_ms}
@@ -118,23 +118,23 @@ def choose_state(states: Sequence[State], measures: Measures, limits: Limits) ->
         least = limits.at_least
         if seen.of("score", chosen) < least:
             raise PofError(
-                f"no state holds: the score of {chosen}, the densest that fits, is {seen.of('score', chosen):.4g}, "
-                f"below at_least={least:g}"
+                f"no state is good enough: the score of {chosen}, the densest that fits, is "
+                f"{seen.of('score', chosen):.4g}, below at_least={least:g}"
             )
         chosen = states[_bisect(first, len(states), lambda i: seen.of("score", states[i]) >= least)]
     asked = {kind: most for kind, most in costs.items() if most is not None}
     if any(seen.of(kind, chosen) > most for kind, most in asked.items()):
-        # Times vary from call to call: take what was seen to hold.
+        # Times vary from call to call: take a state that was measured within all limits.
         chosen = _seen_to_hold(states, seen, limits)
     found = seen.trial(chosen)
     return ChosenState(found.state, found.score, found.bytes, found.milliseconds, seen.trials())
 
 
 def _seen_to_hold(states: Sequence[State], seen: "_Seen", limits: Limits) -> State:
-    """The best of the states that were measured in full and hold."""
+    """The best of the states that were measured in full and met all limits."""
     holding = [trial for trial in seen.trials() if limits.hold(trial)]
     if not holding:
-        raise PofError("no state that was measured holds: times vary too much, measure on an idle machine")
+        raise PofError("no state that was measured fits: times vary too much, measure on an idle machine")
     return sorted((trial.state for trial in holding), key=states.index)[-1 if limits.at_least is not None else 0]
 
 
@@ -147,7 +147,7 @@ def _first_within(states: Sequence[State], seen: "_Seen", kind: str, most: float
 
 
 def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The last number from `low` on for which `holds`; it does for `low`, and not from some number below `high` on."""
+    """The last number in [low, high) for which `holds` is true. It is true for `low`, and once false it stays false."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -155,7 +155,7 @@ def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 class _Seen:
-    """Measures each state once, and keeps the order."""
+    """Measures each state at most once, and remembers the order in which states were tried."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
@@ -175,7 +175,7 @@ class _Seen:
 
 
 class Searchable(Protocol):
-    """What the search needs of a live model; `Elastic` has it."""
+    """What the search needs from a live model; `Elastic` provides it."""
 
     @property
     def model(self) -> nn.Module:
@@ -183,16 +183,16 @@ class Searchable(Protocol):
 
     @property
     def saving(self) -> Mapping[str, Any]:
-        """The arguments of `pof.save` that make a file ranked like it."""
+        """The arguments of `pof.save` for a file whose weights are ranked as in the live model."""
 
     def at(self, sparsity: float, recover_from: float | None = None) -> AbstractContextManager[Any]:
-        """The model in a state inside a block."""
+        """Put the model into a state inside a block."""
 
     def go(self, state: State) -> None:
         """Put the model into a state."""
 
     def reachable(self, states: list[State]) -> list[State]:
-        """Those of `states`, dense first, that the layers can be in."""
+        """Those of `states`, dense first, that the layers can reach."""
 
     def calibrate(self, batches: Iterable[Any]) -> int:
         """Estimate the BatchNorm statistics of the present state."""
@@ -226,10 +226,10 @@ class LiveMeasures:
 
     Args:
         live: the live model.
-        evaluate: gives the score of the model as it is.
-        batches: to estimate BatchNorm statistics from in each state before it is scored, if any.
-        saving: arguments of `pof.save`.
-        example: inputs to time the compiled model with.
+        evaluate: returns the score of the model it is given.
+        batches: if given, BatchNorm statistics are estimated from them in each state before it is scored.
+        saving: the arguments of `pof.save`.
+        example: the inputs to time the compiled model with.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class LiveMeasures:
         self._saving, self._example = saving, example
 
     def score(self, state: State) -> float:
-        """What `evaluate` gives."""
+        """The score that `evaluate` returns in this state."""
         if self._evaluate is None:
             raise PofError("at_least needs a score: pass evaluate, a function of the model")
         with self._live.at(state.sparsity, state.band_start):
@@ -253,7 +253,7 @@ class LiveMeasures:
             return score_of(self._evaluate, self._live.model)
 
     def bytes(self, state: State) -> int:
-        """Of a .pof file of the dense model, as far as the state needs them, with stages for just that."""
+        """How many bytes the state needs of a `.pof` file that holds the dense model, with stages for this state."""
         stages = sorted({state.sparsity, state.recover_from} - {0.0}, reverse=True)
         with self._live.at(0.0, None), tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.pof"
@@ -261,6 +261,6 @@ class LiveMeasures:
             return PofFile(path).bytes_for(state.sparsity, state.band_start)
 
     def milliseconds(self, state: State) -> float:
-        """Of a call of the compiled model."""
+        """How long a call of the compiled model takes in this state."""
         with self._live.at(state.sparsity, state.band_start):
             return milliseconds_of(CompiledModel(self._live.model, self._example), self._example)

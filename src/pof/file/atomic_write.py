@@ -44,7 +44,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     # Each writer has its own name: other threads, and other machines, may share the folder.
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
-        # The file shall have the permissions of a new file here, not those that the block gives it.
+        # Give the file the permissions of a new file here, not those that the block sets.
         temporary.touch()
         permissions = temporary.stat().st_mode
         temporary.unlink()

@@ -12,7 +12,7 @@ from pof.file.position_patterns import KERNEL, Patterns, Symbols, gather_table, 
 from pof.file.streams import Bytes, StreamReader, StreamWriter
 
 PER_BYTE = {1: 8, 2: 4, 3: 2, 4: 2}
-"""How many symbols of so many bits share a byte; larger symbols take one byte each."""
+"""How many symbols share a byte, by their number of bits; larger symbols take one byte each."""
 
 
 def _contexts(size: int) -> range:

@@ -16,7 +16,7 @@ QUIET = 2.0**-12
 """The variance, relative to the dense one, below which the steps of means hardly get any finer."""
 
 OFTEN, SELDOM = -16384, 32768
-"""Steps of variances end at the first. Below it, the second is their offset in a number of 30 bits (`_absolute`)."""
+"""A variance has at least `OFTEN` steps; below that, steps + `SELDOM` begin a number of 30 bits (`_absolute`)."""
 
 TOLERATED = 0.125
 """How far off a mean may be, in the state's own deviations, before it is stored as such a number."""

@@ -1,4 +1,4 @@
-"""The training methods, one file each. `METHODS` finds one by its name, and `register` adds one of your own."""
+"""The training methods, one file per method. `METHODS` finds one by name, and `register` adds one of your own."""
 
 from dataclasses import is_dataclass
 from typing import Any
@@ -27,7 +27,7 @@ METHODS: dict[str, Any] = {
     "cram": Cram,
     "nested": NestedMethod,
 }
-"""By the name that a recipe has for it."""
+"""The method classes, by the names that recipes use."""
 
 NEEDED = ("ranking", "gradients", "after_step", "finish", "figures", "state_dict", "load_state_dict")
 
@@ -35,7 +35,7 @@ __all__ = ["METHODS", "Method", "RunPass", "Span", "TrainedRanking", "check_meth
 
 
 def register(name: str, method: MethodClass) -> None:
-    """Let recipes ask for a method of your own by `name`; see `pof.methods.protocol` for what it must have.
+    """Let recipes use your own method under `name`; see `pof.methods.protocol` for what it must have.
 
     A recipe can also name it as `package.module:Class`, without registering it.
 
@@ -49,7 +49,7 @@ def register(name: str, method: MethodClass) -> None:
 
 
 def check_method(method: Any, name: str) -> None:
-    """Refuse a class that does not follow `MethodClass`; `name` is what it is called in the message."""
+    """Raise unless `method` follows `MethodClass`; the message calls it `name`."""
     missing = [attribute for attribute in NEEDED if not callable(getattr(method, attribute, None))]
     settings = getattr(method, "Settings", None)
     if not (isinstance(settings, type) and is_dataclass(settings)):

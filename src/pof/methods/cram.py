@@ -2,12 +2,12 @@
 
     g  = gradient of the loss at w                                  the clean pass
     w' = w + rho * g                                                uphill, all parameters; not normalised
-    m  = the largest (1 - s) * n magnitudes of w',  s drawn anew from [low, high] at each step
+    m  = the largest (1 - s) * n magnitudes of w',  s drawn afresh from [low, high] at each step
     g' = gradient of the loss at w' * m                             the second pass, on the same batch
     w <- update(w, g + g' * m)
 
-BatchNorm statistics are those of the clean pass, and the second pass leaves no trace in the random numbers of later
-steps; dropout, if there is any, is the same in both passes.
+BatchNorm statistics are those of the clean pass. The second pass does not affect the random numbers of later steps, and
+dropout, if there is any, is the same in both passes.
 
 Reference: A. Peste et al., CrAM: A Compression-Aware Minimizer, 2023.
 """
@@ -30,11 +30,11 @@ from pof.ranking.sparsity import check_sparsity
 
 
 class Cram:
-    """Two passes per step; the weights stay dense."""
+    """Runs two passes per step; the weights stay dense."""
 
     @dataclass(frozen=True)
     class Settings:
-        """How far uphill, the range of sparsities, and whether layers are ranked one by one or together."""
+        """How far uphill to go, the range of sparsities, and whether layers are ranked one by one or together."""
 
         rho: float = 0.2
         low: float = 0.3
@@ -48,7 +48,7 @@ class Cram:
             check_choice(self.scope, "scope", ("layer", "global"))
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """Dense at first, and for good."""
+        """Prepare the second pass; the weights stay dense."""
         self._pruned = PrunedPass(model, scope=self.ranking(settings).scope, masked=True)
         self._pruned.check_reach(settings.high)
         self._model, self._optimizer = unwrap(model), optimizer
@@ -57,11 +57,11 @@ class Cram:
 
     @staticmethod
     def ranking(settings: Settings) -> TrainedRanking:
-        """As it was pruned in training."""
+        """The network is ranked as in training."""
         return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """The clean pass, and one at pruned weights uphill; the gradients are the sum."""
+        """Run the clean pass and one at pruned weights uphill; their gradients are added."""
         random = random_states(self._model)
         loss = run_pass()
         uphill = second_pass(self._model, random, self._settings.rho / loss_scale(self._optimizer))
@@ -73,18 +73,18 @@ class Cram:
         """Nothing to do."""
 
     def finish(self) -> None:
-        """The weights are dense."""
+        """Nothing to do: the weights are dense."""
 
     def figures(self) -> dict[str, float]:
         """The loss of the last second pass."""
         return {} if self._pruned_loss is None else {"pruned_loss": float(self._pruned_loss)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: a step depends on nothing but the weights and its number."""
+        """Empty: a step depends only on the weights and its number."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to take back."""
+        """Nothing to restore."""
 
     def _draw(self, step: int) -> float:
         share = float(torch.rand((), generator=self._span.generator(step), dtype=torch.float64))

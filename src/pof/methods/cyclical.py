@@ -1,6 +1,6 @@
-"""Cyclical pruning: gradual pruning several times over, so that a mistake of one cycle can be mended in the next.
+"""Cyclical pruning: gradual pruning several times over, so that the next cycle can correct mistakes of the last.
 
-    the run is cut into equal cycles; in each, s_t rises from s_i to s_f along the cubic, then is held to its end
+    the run is cut into equal cycles; in each, s_t rises from s_i to s_f along the cubic, then stays there
     first step of a cycle:  m = the largest (1 - s_i) * n magnitudes of each layer of the dense w, or of all layers
     later in the cycle:     m = the largest (1 - s_t) * n of w * m: within a cycle nothing comes back
     each step:              g = gradient of the loss at w * m;   w <- update(w, g), pruned weights too
@@ -28,11 +28,11 @@ from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_a
 
 
 class Cyclical:
-    """Masks that lose weights within a cycle and start anew with the next."""
+    """Masks that lose weights within a cycle and start afresh with the next."""
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity at the end and the beginning of a cycle, how many there are, and the share of one that rises."""
+        """The final and the initial sparsity of a cycle, how many cycles there are, and what share of one rises."""
 
         sparsity: float = 0.8
         initial: float = 0.0
@@ -49,7 +49,7 @@ class Cyclical:
             check_choice(self.scope, "scope", ("layer", "global"))
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """Dense at first."""
+        """Prepare the masks; the first ones keep every weight."""
         if settings.cycles > span.steps:
             raise PofError(f"cycles={settings.cycles} must not exceed the {span.steps} steps of the run: ask for fewer")
         self._masks = Masks(model, optimizer)
@@ -61,11 +61,11 @@ class Cyclical:
 
     @staticmethod
     def ranking(settings: Settings) -> TrainedRanking:
-        """As it was pruned in training."""
+        """The network is ranked as in training."""
         return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """One pass at the masked weights; the gradients are for the dense ones."""
+        """Run one pass at the masked weights; the gradients go to the dense ones."""
         settings = self._settings
         first, last = max(ramp for ramp in self._ramps if ramp[0] <= step)
         if is_due(step, first, last, settings.every):
@@ -82,15 +82,15 @@ class Cyclical:
             return run_pass()
 
     def after_step(self, step: int) -> None:
-        """Hold the zeros at the end of the last cycle."""
+        """Hold the zeros once the last cycle has reached its sparsity."""
         if self._is_held(step):
             self._masks.apply()
 
     def finish(self) -> None:
-        """The zeros are there already."""
+        """Nothing to do: the weights are already pruned."""
 
     def figures(self) -> dict[str, float]:
-        """The sparsity of the passes."""
+        """The sparsity of the masked weights."""
         return {"sparsity": self._masks.sparsity}
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Cyclical:
         return {"masks": self._masks.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._masks.load_state_dict(state["masks"])
 
     def _is_held(self, step: int) -> bool:

@@ -11,22 +11,22 @@ from pof.methods.protocol import Span, TrainedRanking
 
 
 class Dense:
-    """Gradient descent on the loss, nothing else."""
+    """Minimises the loss, and nothing else."""
 
     @dataclass(frozen=True)
     class Settings:
-        """There are none."""
+        """There are no settings."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """The same arguments as every method; none is needed."""
+        """Nothing to prepare: the arguments are those of every method, and none is needed."""
 
     @staticmethod
     def ranking(settings: Settings) -> TrainedRanking:
-        """Each layer by itself."""
+        """Each layer is ranked by itself."""
         return TrainedRanking()
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """One pass."""
+        """Run one pass."""
         return run_pass()
 
     def after_step(self, step: int) -> None:
@@ -36,7 +36,7 @@ class Dense:
         """Nothing to do."""
 
     def figures(self) -> dict[str, float]:
-        """None."""
+        """There are none."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -44,4 +44,4 @@ class Dense:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to take back."""
+        """Nothing to restore."""

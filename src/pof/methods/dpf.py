@@ -1,11 +1,11 @@
-"""Dynamic pruning with feedback: the loss is that of the pruned network, the update that of the dense one.
+"""Dynamic pruning with feedback: the loss is that of the pruned network, but the dense weights are updated.
 
     every few steps:  m = the largest (1 - s_t) * n magnitudes of each layer of the dense w, or of all layers
     each step:        g = gradient of the loss at w * m;   w <- update(w, g), pruned weights too (straight-through)
     at the end:       w <- w * m
 
-s_t: the cubic schedule of `pof.methods.schedule`. A weight that was pruned by mistake goes on growing, and comes back
-when the mask is next computed; in the last phase the mask is frozen.
+s_t: the cubic schedule of `pof.methods.schedule`. A weight that was pruned by mistake can grow, and come back when the
+mask is next computed; in the last phase the mask is frozen.
 
 Reference: T. Lin et al., Dynamic Model Pruning with Feedback, 2020.
 """
@@ -25,11 +25,11 @@ from pof.methods.schedule import check_rise, check_shares, cubic, is_due, step_a
 
 
 class Dpf:
-    """Masks that are drawn anew from the dense weights, and worn during the pass only."""
+    """Masks that are recomputed from the dense weights, and applied only during the pass."""
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity at last and at first, when it rises, and from when the mask is fixed (shares of the run)."""
+        """The final and the initial sparsity, when it rises, and when the mask is frozen (shares of the run)."""
 
         sparsity: float = 0.8
         initial: float = 0.0
@@ -46,7 +46,7 @@ class Dpf:
             check_choice(self.scope, "scope", ("layer", "global"))
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """Dense at first."""
+        """Prepare the masks; the first ones keep every weight."""
         self._masks = Masks(model, optimizer)
         self._masks.check_reach(settings.sparsity, settings.scope)
         self._pruned = PrunedPass(model, keep_statistics=True)
@@ -56,11 +56,11 @@ class Dpf:
 
     @staticmethod
     def ranking(settings: Settings) -> TrainedRanking:
-        """As it was pruned in training."""
+        """The network is ranked as in training."""
         return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """One pass at the masked weights; the gradients are for the dense ones."""
+        """Run one pass at the masked weights; the gradients go to the dense ones."""
         settings = self._settings
         if step == self._last or is_due(step, self._first, self._freeze, settings.every):
             sparsity = cubic(step, self._first, self._last, settings.initial, settings.sparsity)
@@ -69,14 +69,14 @@ class Dpf:
             return run_pass()
 
     def after_step(self, step: int) -> None:
-        """Nothing to do: the dense weights are all trained."""
+        """Nothing to do: pruned weights are trained too."""
 
     def finish(self) -> None:
-        """Leave the pruned weights."""
+        """Prune the weights for good."""
         self._masks.apply()
 
     def figures(self) -> dict[str, float]:
-        """The sparsity of the passes."""
+        """The sparsity of the masked weights."""
         return {"sparsity": self._masks.sparsity}
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,5 +84,5 @@ class Dpf:
         return {"masks": self._masks.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._masks.load_state_dict(state["masks"])

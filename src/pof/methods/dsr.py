@@ -1,13 +1,13 @@
 """Dynamic sparse reparameterisation: sparse from the first step on, with non-zeros that move to where they are needed.
 
-    first step:      masks at random (from scratch), or of the largest magnitudes
-    every period:    prune |w| < H in all layers; K = how many that were
-                     regrow K weights from zero, at random positions, in each layer as its remaining non-zeros
-                     H <- H / 2 if K > 1.1 N_p,   H <- 2 H if K < 0.9 N_p
-    after any step:  w and its momentum are put back to zero where they are not kept
+    first step:       random masks (from scratch), or those of the largest magnitudes
+    every period:     prune |w| < H in all layers; K = how many were pruned
+                      regrow K weights from zero, at random positions, in proportion to each layer's remaining non-zeros
+                      H <- H / 2 if K > 1.1 N_p,   H <- 2 H if K < 0.9 N_p
+    after each step:  w and its momentum are set back to zero where they are not kept
 
-N_p: how many weights to move a period. A position that was just pruned is not regrown, no layer is emptied, and the
-number of kept weights is always that of the target sparsity over all layers together.
+N_p: how many weights to move per period. A position that was just pruned is not regrown, no layer is emptied, and the
+number of kept weights over all layers together always matches the target sparsity.
 
 Reference: H. Mostafa and X. Wang, Parameter Efficient Training of Deep Convolutional Neural Networks by Dynamic Sparse
 Reparameterization, 2019.
@@ -32,11 +32,11 @@ from pof.ranking.sparsity import check_sparsity, prune_count
 
 
 class Dsr:
-    """Masks that move."""
+    """Masks of a fixed sparsity whose non-zeros move."""
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity, how often and until when (a share of the run) how large a share of the kept weights moves."""
+        """The sparsity; what share of the kept weights moves, how often, and until when (a share of the run)."""
 
         sparsity: float = 0.8
         period: int = 100
@@ -55,7 +55,7 @@ class Dsr:
             check_choice(self.start, "start", ("random", "magnitude"))
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """Nothing is pruned before the first step."""
+        """Prepare the masks; nothing is pruned before the first step."""
         self._masks = Masks(model, optimizer)
         self._settings, self._span = settings, span
         sizes = [mask.numel() for mask in self._masks.kept.values()]
@@ -66,11 +66,11 @@ class Dsr:
 
     @staticmethod
     def ranking(settings: Settings) -> TrainedRanking:
-        """Each layer by itself."""
+        """Each layer is ranked by itself."""
         return TrainedRanking()
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """One pass; before the first, prune."""
+        """Run one pass; before the first one, prune."""
         if step == 0:
             self._start()
             self._masks.apply()
@@ -84,7 +84,7 @@ class Dsr:
             self._move(self._span.generator(done))
 
     def finish(self) -> None:
-        """The zeros are there already."""
+        """Nothing to do: the weights are already pruned."""
 
     def figures(self) -> dict[str, float]:
         """The sparsity and the threshold."""
@@ -95,12 +95,12 @@ class Dsr:
         return {"masks": self._masks.state_dict(), "threshold": self._threshold}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._masks.load_state_dict(state["masks"])
         self._threshold = float(state["threshold"])
 
     def _start(self) -> None:
-        """Give each layer its share of the non-zeros, and at least one."""
+        """Give each layer its share of the non-zeros, but at least one."""
         generator = self._span.generator(0)
         spare = [mask.numel() - 1 for mask in self._masks.kept.values()]
         counts = split(self._non_zeros - len(spare), spare, spare)
@@ -121,7 +121,7 @@ class Dsr:
         elif count < 0.9 * wanted:
             self._threshold *= 2
         if count > sum(room):
-            # There are not as many other positions; the lower threshold finds fewer weights next time.
+            # There are fewer free positions than that; the lower threshold finds fewer weights next time.
             return
         masks.kept = {name: mask & ~small[name] for name, mask in before.items()}
         masks.apply()

@@ -1,11 +1,11 @@
-"""Gradual pruning: the sparsity rises along a cubic, then is held.
+"""Gradual pruning: the sparsity rises along a cubic, then stays where it is.
 
     s_t = s_f + (s_i - s_f) * (1 - (t - t0) / span)^3        every few steps t from t0 to t0 + span
-    at each of them:  m = the largest (1 - s_t) * n magnitudes of each layer, or of all;  w <- w * m
-    after any step:   w and its momentum are put back to zero where m is zero
+    at each of them:  m = the largest (1 - s_t) * n magnitudes of each layer, or of all layers;  w <- w * m
+    after each step:  w and its momentum are set back to zero where m is zero
 
-s_i, s_f: the sparsity at first and at last. A weight that is zero ranks lowest, so what is pruned stays pruned. With
-`distill` a share of the loss is the divergence of the outputs from those of the network as it was before step 0.
+s_i, s_f: the initial and the final sparsity. A weight that is zero ranks lowest, so pruned weights stay pruned. With
+`distill`, a share of the loss is the divergence of the outputs from those of the network before step 0.
 
 Reference: M. Zhu and S. Gupta, To Prune, or Not to Prune: Exploring the Efficacy of Pruning for Model Compression,
 2017.
@@ -29,7 +29,7 @@ class Gradual:
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity at last and at first, when it rises (shares of the run), what is ranked and learnt from."""
+        """The final and the initial sparsity, when it rises (shares of the run), the scope, and the distillation."""
 
         sparsity: float = 0.8
         initial: float = 0.0
@@ -48,7 +48,7 @@ class Gradual:
             check_teaching(self.distill, self.temperature)
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """Dense at first."""
+        """Prepare the masks and the teacher; the first masks keep every weight."""
         self._teacher = DenseTeacher(model, settings.distill, settings.temperature)
         self._masks = Masks(model, optimizer)
         self._masks.check_reach(settings.sparsity, settings.scope)
@@ -57,11 +57,11 @@ class Gradual:
 
     @staticmethod
     def ranking(settings: Settings) -> TrainedRanking:
-        """As it was pruned in training."""
+        """The network is ranked as in training."""
         return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """Prune if it is time, then one pass, and the teacher's forward one."""
+        """Prune if it is time, then run one pass, which learns from the teacher if there is one."""
         settings = self._settings
         if is_due(step, self._first, self._last, settings.every):
             sparsity = cubic(step, self._first, self._last, settings.initial, settings.sparsity)
@@ -74,17 +74,17 @@ class Gradual:
         self._masks.apply()
 
     def finish(self) -> None:
-        """The zeros are there already."""
+        """Nothing to do: the weights are already pruned."""
 
     def figures(self) -> dict[str, float]:
-        """The sparsity."""
+        """The sparsity of the masks."""
         return {"sparsity": self._masks.sparsity}
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks and the teacher."""
+        """The masks, and the teacher if there is one."""
         return {"masks": self._masks.state_dict(), **self._teacher.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._masks.load_state_dict(state["masks"])
         self._teacher.load_state_dict(state)

@@ -15,7 +15,7 @@ from pof.ranking.sparsity_state import Magnitudes
 
 
 class Masks:
-    """One mask per weight, True where it is kept; all kept at first."""
+    """One mask per weight tensor, True where a weight is kept. At first all weights are kept."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._plan = plan(model)
@@ -29,16 +29,16 @@ class Masks:
         return sum(count_zeros(mask) for mask in self.kept.values()) / self._plan.weights
 
     def check_reach(self, sparsity: float, scope: str) -> None:
-        """Refuse a sparsity that `scope` cannot reach: at once, and not when a schedule gets there."""
+        """Raise now, rather than when a schedule gets there, if `scope` cannot reach `sparsity`."""
         if scope == "global":
             self._counts(self._ranked("raw"), sparsity, scope)
 
     @torch.no_grad()
     def choose(self, sparsity: float, scope: str = "layer", magnitudes: str = "raw") -> None:
-        """Keep the largest magnitudes of the weights as they are now; the weights themselves are not changed.
+        """Set the masks to keep the largest present magnitudes; the weights themselves are not changed.
 
-        `scope` is "layer" to rank each weight by itself, or "global" to rank all together; `magnitudes` is "raw", or
-        "unit" to rank unit rows, as `pof.Elastic` does.
+        `scope` is "layer" to rank each weight tensor by itself, or "global" to rank all of them together. `magnitudes`
+        is "raw", or "unit" to rank unit rows, as `pof.Elastic` does.
         """
         ranked = self._ranked("unit" if magnitudes == "unit" else "raw")
         for name, weight, count in zip(self.weights, ranked, self._counts(ranked, sparsity, scope), strict=True):
@@ -46,7 +46,7 @@ class Masks:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Zero what is not kept, in the weights and in the optimiser's state for them."""
+        """Zero the weights that are not kept, and the optimiser's state for them."""
         for name, weight in self.weights.items():
             zero_where(self._optimizer, weight, ~self.kept[name])
 
@@ -55,12 +55,12 @@ class Masks:
         return {name: mask.clone() for name, mask in self.kept.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         refuse_other_plan(state, self.kept)
         self.kept = {name: state[name].to(mask) for name, mask in self.kept.items()}
 
     def _ranked(self, magnitudes: Magnitudes) -> list[RankedWeight]:
-        """The weights as they are now."""
+        """The present weights, ranked."""
         return [
             RankedWeight(
                 self.weights[entry.name].detach(), entry.layout, magnitudes, name=entry.name, many_states=False

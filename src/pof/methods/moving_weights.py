@@ -7,7 +7,9 @@ from torch import Tensor
 
 
 def split(count: int, shares: Sequence[int], room: Sequence[int]) -> list[int]:
-    """`count` in whole parts in proportion to `shares`, none more than its `room`; all `room` must hold `count`.
+    """Split `count` into whole parts in proportion to `shares`, none above its `room`.
+
+    The sum of `room` must be at least `count`.
 
     Example:
         >>> split(6, shares=(1, 2, 3), room=(9, 9, 9)), split(6, shares=(1, 1, 4), room=(9, 9, 2))
@@ -27,7 +29,7 @@ def split(count: int, shares: Sequence[int], room: Sequence[int]) -> list[int]:
 
 
 def below(weight: Tensor, kept: Tensor, threshold: float) -> Tensor:
-    """What is kept and smaller than `threshold`; if that is all that is kept, all but its largest."""
+    """The mask of kept weights smaller than `threshold`, without the largest if that would be all of them."""
     small = kept & (weight.abs() < threshold)
     if torch.equal(small, kept):
         best = torch.where(kept, weight.abs(), -1.0).argmax()
@@ -36,10 +38,13 @@ def below(weight: Tensor, kept: Tensor, threshold: float) -> Tensor:
 
 
 def random_keys(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Numbers in [1, 2) in the shape and place of `like`, from a generator on the CPU; `largest` of them is random."""
+    """Random numbers in [1, 2) with the shape and device of `like`, from a generator on the CPU.
+
+    The mask of the `largest` of them is a random one.
+    """
     return (torch.rand(like.shape, generator=generator, dtype=torch.float32) + 1.0).to(like.device)
 
 
 def size(mask: Tensor) -> int:
-    """How many are True."""
+    """How many elements of `mask` are True."""
     return int(torch.count_nonzero(mask))

@@ -1,8 +1,8 @@
-"""Nested training: every step also trains the network that pruning would leave, at a sparsity drawn anew each time.
+"""Nested training: every step also trains the network that pruning would leave, at a new random sparsity each time.
 
     w <- update(w, g + weight * g' * m)      g: the clean pass, g': one at pruned weights; formulas in `pof.nested`
 
-A `penalty` adds that of the paper at tr = `high`: what pruning takes is near zero then, and the statistics fit better.
+`penalty` adds the paper's penalty at tr = `high`: pruned weights are then near zero, and the statistics fit better.
 
 Reference: none; see `pof.nested`.
 """
@@ -22,11 +22,11 @@ from pof.sphere.attachment import Attached, attach
 
 
 class NestedMethod:
-    """`pof.Nested` for the length of a run; the weights stay dense."""
+    """Uses `pof.Nested` for the length of a run; the weights stay dense."""
 
     @dataclass(frozen=True)
     class Settings(NestedSettings):
-        """As in `pof.Nested`, and the weight of the paper's penalty beside it."""
+        """The settings of `pof.Nested`, and the weight of the paper's penalty."""
 
         penalty: float = 0.0
 
@@ -35,7 +35,7 @@ class NestedMethod:
             check_not_negative(self.penalty, "penalty", "0 for none")
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """Dense at first, and for good."""
+        """Prepare the second pass, and attach the penalty if there is one; the weights stay dense."""
         values = asdict(settings)
         penalty = values.pop("penalty")
         self._optimizer = optimizer
@@ -46,18 +46,18 @@ class NestedMethod:
 
     @staticmethod
     def ranking(settings: Settings) -> TrainedRanking:
-        """As it was pruned in training."""
+        """The network is ranked as in training."""
         return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """The clean pass, and one at pruned weights; the gradients are the sum."""
+        """Run the clean pass and one at pruned weights; their gradients are added."""
         return self._nested.two_passes(step, run_pass, loss_scale(self._optimizer))
 
     def after_step(self, step: int) -> None:
         """Nothing to do."""
 
     def finish(self) -> None:
-        """The weights are dense; take the penalty off."""
+        """Remove the penalty's hooks; the weights are dense."""
         if self._attached is not None:
             self._attached.remove()
 
@@ -67,12 +67,12 @@ class NestedMethod:
         return {} if pruned_loss is None else {"pruned_loss": float(pruned_loss)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Those of teacher and penalty; otherwise a step depends on nothing but the weights and its number."""
+        """The teacher and the penalty, if any; otherwise a step depends only on the weights and its number."""
         teacher = {name: value for name, value in self._nested.state_dict().items() if name != "step"}
         return {**({} if self._attached is None else self._attached.state_dict()), **teacher}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._nested.load_state_dict({"step": 0, **{key: state[key] for key in ("teacher",) if key in state}})
         if self._attached is not None:
             self._attached.load_state_dict({name: value for name, value in state.items() if name != "teacher"})

@@ -1,10 +1,10 @@
-"""One-shot pruning: prune once by magnitude, then train what is left.
+"""One-shot pruning: prune once by magnitude, then train the weights that are left.
 
     step 0:  m = the largest (1 - s) * n magnitudes of each layer;  w <- w * m
     then:    w <- w - update, with w and its momentum held at zero where m is zero
 
-With `distill` a share of the loss is the divergence of the outputs from those of the network as it was before step 0.
-Started from a network that was trained with the penalty, and with unit rows ranked, it is the paper's slow recovery.
+With `distill`, a share of the loss is the divergence of the outputs from those of the network before step 0. With unit
+rows, and started from a network that was trained with the penalty, this is the paper's slow recovery.
 
 Reference: Han et al., Learning both Weights and Connections for Efficient Neural Networks, 2015.
 """
@@ -27,7 +27,7 @@ class OneShot:
 
     @dataclass(frozen=True)
     class Settings:
-        """The sparsity to prune to, how weights are ranked (as in `pof.Elastic`), and what is learnt from the start."""
+        """The sparsity to prune to, how weights are ranked (as in `pof.Elastic`), and the distillation."""
 
         sparsity: float = 0.8
         scope: str = "layer"
@@ -42,7 +42,7 @@ class OneShot:
             check_teaching(self.distill, self.temperature)
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """Prune; what there was before is the teacher, if one is asked for."""
+        """Prune the network; a copy made before that is the teacher, if `distill` asks for one."""
         self._teacher = DenseTeacher(model, settings.distill, settings.temperature)
         self._masks = Masks(model, optimizer)
         self._masks.choose(settings.sparsity, settings.scope, settings.magnitudes)
@@ -50,11 +50,11 @@ class OneShot:
 
     @staticmethod
     def ranking(settings: Settings) -> TrainedRanking:
-        """As it was pruned before training; what is left of unit rows is ranked raw."""
+        """The scope is that of the pruning; the weights left are ranked raw, even if unit rows were pruned."""
         return TrainedRanking.of_scope(settings.scope)
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """One pass, and the teacher's forward one."""
+        """Run one pass, which learns from the teacher if there is one."""
         return self._teacher.taught(run_pass)
 
     def after_step(self, step: int) -> None:
@@ -62,17 +62,17 @@ class OneShot:
         self._masks.apply()
 
     def finish(self) -> None:
-        """The zeros are there already."""
+        """Nothing to do: the weights are already pruned."""
 
     def figures(self) -> dict[str, float]:
-        """The sparsity."""
+        """The sparsity of the masks."""
         return {"sparsity": self._masks.sparsity}
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks and the teacher."""
+        """The masks, and the teacher if there is one."""
         return {"masks": self._masks.state_dict(), **self._teacher.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._masks.load_state_dict(state["masks"])
         self._teacher.load_state_dict(state)

@@ -1,9 +1,9 @@
-"""Pruning on the fly, the paper's method: the penalty L_tr, and rows kept on their sphere.
+"""Pruning on the fly, the paper's method: the penalty L_tr, with rows kept on their sphere.
 
     J(W) = L(W) + weight * sum over layers of L_tr(W, tr)        (Eq. 2 and 3; docs/method.md)
 
-`tr` falls linearly over the share `anneal` of the training, and stays. The weights stay dense; they can be pruned to
-many sparsities afterwards.
+`tr` falls linearly over the share `anneal` of the training, then stays where it is. The weights stay dense, and can be
+pruned to many sparsities afterwards.
 
 Reference: D. Liu and X. Liu, Pruning On-the-Fly: A Recoverable Pruning Method without Fine-tuning.
 """
@@ -22,11 +22,11 @@ from pof.sphere.attachment import attach
 
 
 class Pof:
-    """`pof.attach` for the length of a run."""
+    """Uses `pof.attach` for the length of a run."""
 
     @dataclass(frozen=True)
     class Settings:
-        """As in `pof.attach`; `anneal` is the share of the run in which tr falls."""
+        """The settings of `pof.attach`; `anneal` is the share of the run in which tr falls."""
 
         tr: tuple[float, float] = (0.9, 0.7)
         anneal: float = 1.0
@@ -36,10 +36,10 @@ class Pof:
 
         def __post_init__(self) -> None:
             if check_share(self.anneal, "anneal", "the share of the run in which tr falls") == 0:
-                raise PofError("anneal=0 leaves no time for tr to fall: a number for tr keeps it where it is")
+                raise PofError("anneal=0 leaves no time for tr to fall: to keep tr constant, pass tr=(0.7, 0.7)")
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, settings: Settings, span: Span) -> None:
-        """Hang the penalty and the sphere on the optimiser."""
+        """Attach the penalty and the sphere to the optimiser."""
         self._attached = attach(
             model,
             optimizer,
@@ -52,22 +52,22 @@ class Pof:
 
     @staticmethod
     def ranking(settings: Settings) -> TrainedRanking:
-        """Unit rows, for what was trained on the sphere."""
+        """Unit rows are ranked if the network was trained on the sphere."""
         return TrainedRanking(magnitudes="unit" if settings.sphere else "raw")
 
     def gradients(self, step: int, run_pass: RunPass) -> Tensor:
-        """One pass; the penalty's gradient joins inside the optimiser's step."""
+        """Run one pass; the optimiser's step adds the penalty's gradient."""
         return run_pass()
 
     def after_step(self, step: int) -> None:
-        """The hooks have done it."""
+        """Nothing to do: the hooks have done it."""
 
     def finish(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         self._attached.remove()
 
     def figures(self) -> dict[str, float]:
-        """The penalty and the mean cosine, once a step was made, and tr."""
+        """The value of tr and, after the first step, the penalty and the mean cosine."""
         penalty = self._attached.penalty
         tr = {"tr": penalty.tr(self._attached.step)}
         if not penalty.layers():
@@ -75,9 +75,9 @@ class Pof:
         return {"penalty": float(self._attached.value), "cosine": penalty.mean_cosine, **tr}
 
     def state_dict(self) -> dict[str, Any]:
-        """That of `pof.attach`."""
+        """The state of `pof.attach`."""
         return self._attached.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._attached.load_state_dict(state)

@@ -2,8 +2,8 @@
 
     s_t = s_f + (s_i - s_f) * (1 - (t - t0) / span)^3        for t0 <= t <= t0 + span
 
-It prunes fast while many weights are superfluous and slowly towards the end. A run counts its steps from 0; what is due
-at a step is done before its pass.
+It prunes fast while many weights are superfluous, and slowly towards the end. A run counts its steps from 0. Pruning
+that is due at a step is done before its pass.
 
 Reference: M. Zhu and S. Gupta, To Prune, or Not to Prune: Exploring the Efficacy of Pruning for Model Compression,
 2017.
@@ -30,7 +30,7 @@ def cubic(step: int, first: int, last: int, initial: float, final: float) -> flo
 
 
 def is_due(step: int, first: int, last: int, every: int) -> bool:
-    """Whether to prune at `step`: every `every` steps from `first` on, and at `last` in any case.
+    """Whether to prune at `step`: every `every` steps from `first` on, and always at `last`.
 
     Example:
         >>> [step for step in range(12) if is_due(step, 1, 9, 3)]
@@ -40,7 +40,7 @@ def is_due(step: int, first: int, last: int, every: int) -> bool:
 
 
 def step_at(share: float, steps: int) -> int:
-    """The step at which `share` of a run of `steps` is over; the last step at most, so that one always follows it.
+    """The step at which `share` of a run of `steps` is over, but at most the last step, so that its pass still follows.
 
     Example:
         >>> step_at(0.25, 100), step_at(1.0, 100)
@@ -50,13 +50,13 @@ def step_at(share: float, steps: int) -> int:
 
 
 def check_rise(initial: object, sparsity: object) -> None:
-    """Refuse a schedule that is not a rise from one sparsity to another."""
+    """Raise unless both are sparsities, and `initial` is not above `sparsity`."""
     if check_sparsity(initial, "initial") > check_sparsity(sparsity):
         raise PofError(f"initial={initial!r} must not exceed sparsity={sparsity!r}, where the schedule ends: swap them")
 
 
 def check_shares(**shares: object) -> None:
-    """Refuse shares of a run that are not numbers in [0, 1], or that come in the wrong order."""
+    """Raise unless all are shares of a run, in [0, 1], and in ascending order."""
     former, least = "", 0.0
     for name, value in shares.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) <= 1.0:

@@ -21,7 +21,7 @@ def _conv1x1(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut: `relu(f(x) + downsample(x))`."""
+    """Two 3 x 3 convolutions with a shortcut around them: `relu(f(x) + downsample(x))`."""
 
     expansion = 1
 
@@ -52,7 +52,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut; the output has `4 * width` channels."""
+    """1 x 1, 3 x 3 and 1 x 1 convolutions with a shortcut around them; the output has `4 * width` channels."""
 
     expansion = 4
 

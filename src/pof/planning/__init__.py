@@ -1,1 +1,1 @@
-"""Which weights of a model are pruned: one table of layer kinds, names and globs, tied weights, refusals."""
+"""Which weights of a model are pruned: the table of layer kinds, names and globs, tied weights, and refusals."""

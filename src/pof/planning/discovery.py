@@ -1,4 +1,4 @@
-"""Finding everything in a model that could be pruned, and what cannot be and why."""
+"""Finding the weights of a model that could be pruned, and those that cannot, with the reason."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ LeftOut = tuple[str, str]
 
 
 def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftOut]]:
-    """Everything that could be pruned, each with whether it is the first convolution; and what cannot, and why."""
+    """The weights that could be pruned, each with whether it is the first convolution's; and the others, and why not."""
     embeddings = [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     first = next((module for module in model.modules() if (kind := kind_of(module)) and kind.convolves), None)
     found: dict[object, tuple[Entry, bool]] = {}
@@ -43,12 +43,12 @@ def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftO
                 left_out.append((name, taken[0]))
             else:
                 found[key] = (_entry(name, module, weight, kind), module is first)
-                memory.append((extent(weight), f"it shares memory with {name}, in another shape, and follows that"))
+                memory.append((extent(weight), f"it shares memory with {name}, in another shape, and follows it"))
     return list(found.values()), left_out
 
 
 def _never_pruned(path: str, module: nn.Module) -> list[LeftOut]:
-    """Weights of layers that hold weights but are of no kind that can be pruned."""
+    """The weights of layers whose kind cannot be pruned."""
     found = []
     if type(module).__module__.startswith("torch.ao.nn.") and callable(getattr(module, "weight", None)):
         found.append((f"{path}.weight", QUANTISED))

@@ -1,4 +1,4 @@
-"""One weight of a plan."""
+"""One weight tensor of a plan."""
 
 from dataclasses import dataclass
 from math import prod
@@ -10,16 +10,16 @@ from pof.ranking.row_layout import RowLayout
 
 @dataclass(frozen=True)
 class Entry:
-    """One weight that is pruned."""
+    """One weight tensor that is pruned."""
 
     name: str
     kind: str
-    """The class of its layer; empty where only tensors are known."""
+    """The class of its layer; empty if only the tensors are known, not the model."""
     shape: tuple[int, ...]
     groups: int | None = None
-    """The groups of a layer whose output units lie in dimension 1, such as a transposed convolution; else None."""
+    """How many groups the layer has, if its output units lie in dimension 1 (a transposed convolution); else None."""
     sparsity: float | None = None
-    """Fixed for this weight whenever the model is not dense; None follows what is asked for."""
+    """The fixed sparsity of this weight whenever the model is not dense; None follows the sparsity asked for."""
     tied: tuple[str, ...] = ()
     """Other names of the same weight."""
 
@@ -30,7 +30,7 @@ class Entry:
 
     @property
     def weights(self) -> int:
-        """How many there are."""
+        """How many weights it has."""
         return prod(self.shape)
 
     @property

@@ -1,8 +1,8 @@
-"""The kinds of layers that can be pruned, in one table. A new kind is one more entry of `LAYER_KINDS`.
+"""The kinds of layers that can be pruned, in one table. To add a kind, add an entry to `LAYER_KINDS`.
 
 Everything that differs between kinds is a column: which parameters are weights, where the rows of a weight lie (a
-`.pof` file stores that as `groups`), whether the layer counts as a convolution, and which operations the runtime knows
-how to make sparse.
+`.pof` file stores that as `groups`), whether the layer counts as a convolution, and which of its operations the runtime
+can make sparse.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,15 +22,15 @@ class LayerKind:
 
     name: str
     matches: Callable[[nn.Module], bool]
-    """Whether a module, of a subclass too, is of this kind."""
+    """Whether a module is of this kind; subclasses count too."""
     weights: tuple[str, ...] = ("weight",)
-    """The parameters that are weights; those that a module does not have, or has as None, do not count."""
+    """The names of the parameters that are weights; those that are None in a module do not count."""
     groups: Callable[[Any], int] | None = None
-    """The groups of a layer whose output units lie in dimension 1; None for a kind where they lie in dimension 0."""
+    """Returns a layer's groups, for a kind whose output units lie in dimension 1; None if they lie in dimension 0."""
     convolves: bool = False
-    """Whether it counts when the first convolution of a model is looked for."""
+    """Whether a layer of this kind can be the first convolution of a model."""
     operations: Mapping[str, str] = field(default_factory=dict)
-    """Operations of torch that compute it, and how the runtime computes each: as "conv" or as "linear"."""
+    """The torch operations that compute this kind, and how the runtime computes each: as "conv" or as "linear"."""
 
     def weight_names(self, module: nn.Module) -> tuple[str, ...]:
         """The names of the weights that `module` has."""
@@ -38,7 +38,7 @@ class LayerKind:
 
 
 def _is_transposed_linear(module: nn.Module) -> bool:
-    """Whether it is the Conv1D of GPT-2 and others in transformers: a linear layer whose weight is (in, out)."""
+    """Whether `module` is the Conv1D of transformers (GPT-2 and others): a linear layer whose weight is (in, out)."""
     return any(
         kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils" for kind in type(module).__mro__
     )
@@ -63,7 +63,7 @@ LAYER_KINDS = (
 )
 
 SPARSE_OPERATIONS = {name: how for kind in LAYER_KINDS for name, how in kind.operations.items()}
-"""By the name of an operation of torch, how the runtime computes it sparsely."""
+"""How the runtime computes each torch operation sparsely, by the operation's name."""
 
 
 def kind_of(module: nn.Module) -> LayerKind | None:

@@ -1,4 +1,4 @@
-"""Choosing weights by name: a glob matches a weight's name or that of any module that holds it."""
+"""Choosing weights by name: a glob matches the name of a weight, or of any module that holds it."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from pof.errors import PlanError
 
 
 def as_globs(globs: Iterable[str], what: str) -> tuple[str, ...]:
-    """A tuple of globs; a single string is one glob, not its letters. `what` is the argument's name."""
+    """`globs` as a tuple; a single string is one glob, not its letters. `what` is the argument's name, for errors."""
     if isinstance(globs, str):
         return (globs,)
     found = tuple(globs) if isinstance(globs, Iterable) else (None,)
@@ -18,13 +18,13 @@ def as_globs(globs: Iterable[str], what: str) -> tuple[str, ...]:
 
 
 def matches(names: Iterable[str], globs: Iterable[str]) -> bool:
-    """Whether one of `globs` matches one of the `names` that a weight has."""
+    """Whether any of `globs` matches any of a weight's `names`."""
     paths = [path for name in names for path in _paths(name)]
     return any(fnmatchcase(path, glob) for glob in globs for path in paths)
 
 
 def refuse_unmatched(globs: Iterable[str], what: str, weights: Sequence[Sequence[str]]) -> None:
-    """Each glob must match one of `weights` (the names of each); one that matches nothing is most likely misspelt."""
+    """Raise if a glob matches none of `weights`, each given by its names: it is most likely misspelt."""
     for glob in globs:
         if not any(matches(names, (glob,)) for names in weights):
             known = [path for names in weights for name in names for path in _paths(name)]
@@ -36,6 +36,6 @@ def refuse_unmatched(globs: Iterable[str], what: str, weights: Sequence[Sequence
 
 
 def _paths(name: str) -> list[str]:
-    """The weight's name and those of the modules that hold it, so that `layer4` stands for all that is in it."""
+    """The names of the weight and of the modules that hold it, so that `layer4` stands for everything in it."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]

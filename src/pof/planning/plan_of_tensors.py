@@ -1,4 +1,4 @@
-"""Which tensors of a state_dict are pruned when its model is not at hand: names and shapes decide."""
+"""Which tensors of a state_dict are pruned when its model is not available: names and shapes decide."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,7 +10,7 @@ from pof.planning.entry import Entry
 from pof.planning.name_globs import as_globs, matches, refuse_unmatched
 
 PRUNABLE = (torch.float32, torch.float16, torch.bfloat16)
-"""The types of weights that a file can hold pruned."""
+"""The types of the weights that a file can prune."""
 EMBEDDING = "embed"
 COLOURS = 3
 
@@ -18,9 +18,9 @@ COLOURS = 3
 def plan_of_tensors(
     tensors: Mapping[str, Tensor], include: Iterable[str] = (), exclude: Iterable[str] = ()
 ) -> tuple[Entry, ...]:
-    """What is called weight and has two or more dimensions is pruned.
+    """The tensors to prune: those whose name ends in "weight" and that have two or more dimensions.
 
-    As everywhere, the first convolution is not, and embeddings (by their name) are not; `include` overrules.
+    As everywhere, the first convolution and embeddings (recognised by name) are left out, unless `include` is given.
     """
     include, exclude = as_globs(include, "include"), as_globs(exclude, "exclude")
     names = [(name,) for name in tensors]
@@ -36,12 +36,15 @@ def plan_of_tensors(
         if not matches((name,), exclude) and (not include or matches((name,), include))
     ]
     if not entries:
-        raise PlanError("nothing to prune: no tensor called weight with two dimensions or more; name some with include")
+        raise PlanError("nothing to prune: no tensor called weight has two or more dimensions; name some with include")
     return tuple(entries)
 
 
 def first_convolution(weights: Mapping[str, Tensor]) -> str | None:
-    """The convolution of the images: the first; of sorted names, as safetensors has them, that of three channels."""
+    """The name of the convolution that sees the images: the first one.
+
+    If the names are sorted, as in safetensors files, it is the first with three input channels, if there is one.
+    """
     convolutions = [name for name, weight in weights.items() if weight.dim() > 2]
     of_colours = [name for name in convolutions if weights[name].shape[1] == COLOURS]
     return next(iter((list(weights) == sorted(weights) and of_colours) or convolutions), None)

@@ -1,6 +1,6 @@
-"""Which weights of a model are pruned: the plan.
+"""The plan: which weights of a model are pruned.
 
-Every convolution and linear layer takes part, subclasses too, but the first convolution (as in the paper).
+Every convolution and linear layer takes part, subclasses too, except the first convolution (as in the paper).
 """
 
 import sys
@@ -22,12 +22,12 @@ from pof.terminal.text_table import text_table
 FIRST = "the first convolution"
 EXCLUDED = "excluded"
 SILENT = (FIRST, EXCLUDED, EMPTY)
-"""Reasons to leave a weight out that need no warning; all others were not asked for."""
+"""Reasons for leaving a weight out that need no warning, because they are expected."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The weights that are pruned, and those that are not and why; prints as a table."""
+    """The weights that are pruned, and those that are left out and why; prints as a table."""
 
     entries: tuple[Entry, ...]
     left_out: tuple[tuple[str, str], ...]
@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def weights(self) -> int:
-        """How many weights take part in all."""
+        """How many weights take part, over all tensors."""
         return sum(entry.weights for entry in self.entries)
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
@@ -66,16 +66,16 @@ def plan(
     exclude: Iterable[str] = (),
     sparsities: Mapping[str, float] | None = None,
 ) -> Plan:
-    """Which weights of `model` are pruned.
+    """Plan which weights of `model` are pruned.
 
     Args:
         model: any module, also inside DistributedDataParallel, an AveragedModel or torch.compile's wrapper.
-        include: globs on module or weight names; when given, only what matches takes part (the first convolution too).
-        exclude: globs on module or weight names that take no part.
+        include: globs for module or weight names; if given, only those take part (even the first convolution).
+        exclude: globs for the names of modules or weights that take no part.
         sparsities: fixed sparsities by glob, such as `{"fc": 0.5}`; the last glob that matches counts.
 
     Returns:
-        the plan, one entry per weight. Tied weights are one entry.
+        the plan, one entry per weight tensor. Tied weights are one entry.
 
     Example:
         >>> print(plan(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 4))))
@@ -118,7 +118,7 @@ def _wanted(names: Iterable[str], include: tuple[str, ...], exclude: tuple[str, 
 
 
 def _frames_to_user() -> int:
-    """How far up the stack the user's own line is, for `warnings.warn` in our caller."""
+    """How far up the stack the user's own line is, as the `stacklevel` of a warning that our caller gives."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pof."):
         frame, level = frame.f_back, level + 1

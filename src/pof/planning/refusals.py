@@ -1,4 +1,4 @@
-"""Parameters that cannot be pruned, and what to do about it."""
+"""Parameters that cannot be pruned, and what to do about them."""
 
 from collections.abc import Mapping
 
@@ -38,7 +38,7 @@ def refuse_unprunable(name: str, weight: nn.Parameter) -> None:
 
 
 def refuse_other_plan(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Refuse a saved state whose weights are not those of `own`, by name and shape."""
+    """Raise unless the weights of the saved `state` have the names and shapes of `own`."""
     for name in sorted(set(state) ^ set(own)):
         raise PofError(f"this state belongs to another plan: {name!r} is in only one of the two")
     for name, tensor in own.items():

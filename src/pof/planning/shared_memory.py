@@ -6,7 +6,7 @@ from torch.nn.parameter import UninitializedParameter
 
 
 def identity(weight: Tensor) -> object:
-    """Equal for two parameters that are the same numbers in memory, even if they are two objects."""
+    """A key that is equal for two parameters with the same place in memory, even if they are two objects."""
     no_memory = isinstance(weight, UninitializedParameter) or weight.is_meta or weight.layout != torch.strided
     if no_memory or weight.numel() == 0:
         return id(weight)
@@ -14,7 +14,7 @@ def identity(weight: Tensor) -> object:
 
 
 def extent(weight: Tensor) -> tuple[int, int, int] | None:
-    """Where a weight lies: its memory, and the first and last byte; None if it has none."""
+    """Where a weight lies: the addresses of its storage and of its first and last element; None if it has no memory."""
     if isinstance(weight, UninitializedParameter) or weight.is_meta or weight.layout != torch.strided:
         return None
     if weight.numel() == 0 or type(weight.data) is not Tensor:

@@ -6,7 +6,7 @@ from torch.optim.swa_utils import AveragedModel
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel, an average of weights, or the wrapper of torch.compile."""
+    """The module inside DistributedDataParallel, DataParallel, AveragedModel, or the wrapper of torch.compile."""
     while True:
         if isinstance(model, (DistributedDataParallel, nn.DataParallel, AveragedModel)):
             model = model.module

@@ -1,1 +1,1 @@
-"""Pure tensors: magnitudes and their order, cuts, shares across layers, recovery. Nothing here knows a module."""
+"""Pure tensors: magnitudes and their order, cuts, shares across layers, recovery. Nothing here knows about modules."""

@@ -1,9 +1,9 @@
-"""The one pruning rule that every part of pof uses, and the cut that holds a pruning in two numbers.
+"""The pruning rule that every part of pof uses, and the cut that describes a pruning by two numbers.
 
-Prune(W, r) zeroes the `round(r * n)` smallest of n magnitudes. Ties go by index: of equal magnitudes the one with the
+Prune(W, r) zeroes the `round(r * n)` smallest of n magnitudes. Ties go by index: of equal magnitudes, the one with the
 lower flat (row-major) index counts as smaller. So the result is the same on every machine, rank and memory layout.
 
-A pruning is held as a `Cut`, two numbers instead of a mask, because applying it then runs at the speed of a copy.
+A pruning is kept as a `Cut`, two numbers instead of a mask, because applying it is then as fast as a copy.
 """
 
 import math
@@ -18,7 +18,7 @@ from pof.ranking.reused_buffers import ReusedBuffers
 
 
 class Cut(NamedTuple):
-    """Prunes what is smaller than `value`, and of what equals it the weights before flat index `limit`."""
+    """Prunes the weights smaller than `value`, and those equal to it that come before flat index `limit`."""
 
     value: float
     limit: int
@@ -48,9 +48,9 @@ def find_cut(values: Tensor, count: int, buffers: ReusedBuffers | None = None) -
 
 
 def find_cut_of_bits(bits: Tensor, count: int) -> float | None:
-    """The largest of the `count` smallest float32 magnitudes, given as bits, which lose their order.
+    """The largest of the `count` smallest float32 magnitudes; `bits` holds the magnitudes, and is reordered.
 
-    None if the next one is equal, so that a value alone is no cut.
+    None if the next magnitude is equal, so that a value alone cannot describe the cut.
     """
     if count <= 0:
         return NO_CUT.value
@@ -63,7 +63,7 @@ def find_cut_of_bits(bits: Tensor, count: int) -> float | None:
 
 
 def kth_magnitude(values: Tensor, rank: int) -> float:
-    """The magnitude that has `rank` others below it (or equal to it) when all are in order."""
+    """The magnitude at position `rank`, counted from 0, when all are sorted from the smallest."""
     bits = in_memory_order(magnitude_bits(values.contiguous())).cpu().numpy()
     return bits_to_magnitude(int(np.partition(bits, rank)[rank]), values.dtype)
 
@@ -71,20 +71,20 @@ def kth_magnitude(values: Tensor, rank: int) -> float:
 def cut_through(values: Tensor, tied: int, pruned: int) -> Cut:
     """The cut through the magnitudes whose bits are `tied`: the first `pruned` of them, by index, are pruned."""
     equal = magnitude_bits(values).reshape(-1) == tied
-    # numpy finds a few among many several times faster.
+    # numpy is several times faster when few elements are True.
     places = np.flatnonzero(equal.numpy()) if equal.device.type == "cpu" else torch.nonzero(equal).view(-1)
     return Cut(bits_to_magnitude(tied, values.dtype), int(places[pruned - 1]) + 1)
 
 
 def cut_from(cut: Cut, start: int, size: int) -> Cut:
-    """What `cut` is for the `size` values from flat index `start` on."""
+    """The part of `cut` for the `size` values that begin at flat index `start`."""
     return Cut(cut.value, min(max(cut.limit - start, 0), size))
 
 
 def zero_smallest(values: Tensor, cut: Cut, out: Tensor | None = None) -> Tensor:
-    """`values` with what `cut` prunes set to zero, written to `out` (of the same shape) if given.
+    """`values` with the weights that `cut` prunes set to zero, written to `out` (of the same shape) if given.
 
-    `hardshrink` is exactly this comparison, in one vectorised pass.
+    `hardshrink` makes exactly this comparison, in one vectorised pass.
     """
     if out is None:
         out = torch.empty_like(values)
@@ -104,7 +104,7 @@ def zero_smallest(values: Tensor, cut: Cut, out: Tensor | None = None) -> Tensor
 
 
 def keep_mask(values: Tensor, cut: Cut) -> Tensor:
-    """True where `cut` keeps the weight, also where the kept weight is itself zero."""
+    """True where `cut` keeps the weight, even if the kept weight is itself zero."""
     magnitudes = values.abs()
     if cut.limit >= values.numel():
         return magnitudes > cut.value

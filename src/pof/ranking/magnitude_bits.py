@@ -1,4 +1,4 @@
-"""Magnitudes as integers that sort as the magnitudes do, and how a tensor lies in memory."""
+"""Magnitudes as integers that sort in the same order, and how a tensor lies in memory."""
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ SUPPORTED_DTYPES = tuple(_INTEGERS)
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether no value is NaN or infinite. Looks at the least and the largest, which is many times faster."""
+    """Whether no value is NaN or infinite. Looks only at the smallest and the largest, which is many times faster."""
     return not values.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(values))).all())
 
 
@@ -27,7 +27,7 @@ def count_zeros(values: Tensor) -> int:
 
 
 def magnitude_bits(values: Tensor, buffers: ReusedBuffers | None = None) -> Tensor:
-    """The magnitudes of `values` as integers that sort as the magnitudes do, in the same shape and memory layout."""
+    """The magnitudes of `values` as integers that sort in the same order, with the same shape and memory layout."""
     integer, mask = _INTEGERS[values.dtype]
     out = None if buffers is None else buffers.like(values, "bits", integer)
     bits = torch.bitwise_and(values.detach().view(integer), mask, out=out)
@@ -43,14 +43,14 @@ def bits_to_magnitude(bits: int, dtype: torch.dtype) -> float:
 
 
 def just_below(value: float, dtype: torch.dtype) -> float:
-    """The largest magnitude under `value`. Below zero there is none, and a negative number keeps everything."""
+    """The largest magnitude below `value`. Below zero there is none: -1.0 is returned, which keeps everything."""
     if value <= 0.0:
         return -1.0
     return bits_to_magnitude(int(magnitude_bits(torch.tensor([value], dtype=dtype, device="cpu"))) - 1, dtype)
 
 
 def has_no_gaps(tensor: Tensor) -> bool:
-    """Whether the elements fill their memory, in whatever order (contiguous, channels_last, transposed)."""
+    """Whether the elements fill their memory without gaps, in any order (contiguous, channels_last, transposed)."""
     span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return span + 1 == tensor.numel()
 

@@ -19,7 +19,7 @@ from pof.ranking.sparsity_state import Magnitudes
 from pof.ranking.sphere_recovery import find_alpha_on_sphere, recover_on_sphere
 
 REMEMBERED = 256
-"""How many cuts, alphas and counts are kept, so that a long sweep does not fill the memory."""
+"""How many cuts, alphas or counts are kept at most, so that a long sweep does not fill the memory."""
 
 Counts = tuple[int, int]
 """How many weights are zero, and how many are zero or in the band."""
@@ -36,18 +36,18 @@ def remember(memory: dict[Key, Value], key: Key, value: Value) -> Value:
 
 
 class RankedWeight:
-    """A weight with all its values, ranked. It never changes `values`, and others must not either.
+    """A weight tensor and the ranking of its values. It never changes `values`, and nothing else may either.
 
     Args:
         values: the dense weight.
         layout: where its rows lie.
         magnitudes: "raw" ranks the weights as they are; "unit" ranks unit-norm rows and gives each row its norm back.
-        name: what to call it in errors.
-        many_states: spend time and memory once so that each further state is quick.
-        norms: the norms of the rows where `values` lacks some of the weights (a part of a file).
+        name: the name of the weight, for errors.
+        many_states: spend time and memory once, so that each further state is quick.
+        norms: the norms of the full rows, if `values` lacks some of the weights (a part of a file).
 
     Raises:
-        PofError: a value is NaN or infinite, or a row is too long for float32.
+        PofError: a value is NaN or infinite, or the norm of a row is too large for float32.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class RankedWeight:
             raise PofError(f"weight {name!r} holds NaN or inf: load finite weights first")
         self.values, self.layout = values, layout
         self.norms: Tensor | None = None
-        """The norms of the rows if unit rows are ranked, in a shape that broadcasts over them; else None."""
+        """The norms of the rows, in a shape that broadcasts over them, if unit rows are ranked; else None."""
         if magnitudes == "unit":
             rows, dims = layout.rows(values)
             self.norms = row_norms(rows, dims, torch.float64) if norms is None else norms
             if not bool(torch.isfinite(self.norms).all()):
                 raise PofError(f"weight {name!r} has rows too long for float32: use magnitudes='raw'")
-        # Sorting pays when many states follow; for a single one a search is quicker.
+        # Sorting pays off when many states follow; for a single one a search is quicker.
         self._sorted = SortedMagnitudes(zeros_alike=magnitudes == "raw") if many_states else None
         self._cuts: dict[int, Cut] = {}
         self._alphas: dict[Counts, float] = {}
@@ -82,17 +82,17 @@ class RankedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Memory held beside the values."""
+        """How many bytes of memory are held besides the values."""
         return sum(part.nbytes for part in (self._sorted, self.norms) if part is not None)
 
     def keys(self) -> Tensor:
-        """What is ranked, in the shape of the weight: the weights, or those of the unit rows."""
+        """The values that are ranked, in the shape of the weight: the weights themselves, or those of the unit rows."""
         if self.norms is None:
             return self.values
         return unit_rows(self.layout.rows(self.values)[0], self.norms).reshape(self.values.shape)
 
     def keys_across(self) -> Tensor:
-        """Keys to compare with those of other weights: unit rows are scaled to a root mean square of one."""
+        """The keys for comparison with those of other weights: unit rows are scaled to a root mean square of one."""
         keys = self.keys()
         return keys if self.norms is None else keys * math.sqrt(self.size / self.norms.numel())
 
@@ -101,18 +101,18 @@ class RankedWeight:
         return np.sort(self.keys().abs().reshape(-1).cpu().double().numpy())
 
     def cut(self, count: int) -> Cut:
-        """The cut that prunes the `count` smallest."""
+        """The cut that prunes the `count` smallest weights."""
         if count in self._cuts:
             return self._cuts[count]
         cut = find_cut(self.keys(), count) if self._sorted is None else self._sorted.cut(count, self.keys)
         return remember(self._cuts, count, cut)
 
     def kept(self, count: int) -> Tensor:
-        """True where the weight is kept when the `count` smallest are pruned."""
+        """The mask that is True where a weight is kept when the `count` smallest are pruned."""
         return keep_mask(self.keys(), self.cut(count))
 
     def alpha(self, counts: Counts) -> float:
-        """What the band between the two counts is filled with. On the sphere it is that of unit rows."""
+        """The magnitude that fills the band between the two counts. On the sphere it is that of unit rows."""
         if counts not in self._alphas:
             low, high = map(self.cut, counts)
             if self.norms is not None:
@@ -126,7 +126,7 @@ class RankedWeight:
     def write(self, counts: Counts, out: Tensor) -> float:
         """Write the weight with `counts[0]` zeros and a band up to `counts[1]` to `out`; return its alpha.
 
-        Alpha is 0 where there is no band.
+        Alpha is 0 if there is no band.
         """
         if counts == (0, 0):
             out.copy_(self.values)

@@ -1,7 +1,7 @@
 """Instant recovery (Eq. 5 and 6): the band between two pruning ratios becomes alpha * sign(w).
 
-alpha minimises ||W' - alpha * sign(W')||^2 and is the mean magnitude of the band. A weight of the band that is exactly
-zero has no sign: it stays zero and does not count.
+alpha minimises ||W' - alpha * sign(W')||^2, so it is the mean magnitude of the band. A weight in the band that is
+exactly zero has no sign: it stays zero and does not count.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,20 +14,20 @@ from pof.ranking.cuts import Cut, cut_from, zero_smallest
 from pof.ranking.magnitude_bits import has_no_gaps, in_memory_order
 
 BLOCK = 1 << 15
-"""Weights that are filled at a time, so that what is computed on the way stays in the cache."""
+"""How many weights are filled at a time, so that intermediate results stay in the cache."""
 
 
 def split_band(values: Tensor, low: Cut, high: Cut, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """`values` in two parts that do not overlap: what `high` keeps, and what only `low` keeps (the band).
+    """Split `values` into two parts that do not overlap: those that `high` keeps, and those that only `low` keeps (the band).
 
-    `kept` is where to write the first part, if given.
+    The first part is written to `kept`, if given.
     """
     kept = zero_smallest(values, high, out=kept)
     return kept, zero_smallest(values, low).sub_(kept)
 
 
 def band_alpha(bands: Iterable[Tensor]) -> float:
-    """The mean magnitude of the non-zero weights of a band that comes in parts; 0 for an empty band."""
+    """The mean magnitude of the non-zero weights of a band that is given in parts; 0 for an empty band."""
     total, filled = 0.0, 0
     for band in bands:
         # Summed in float64, so that the result does not depend on the memory layout.
@@ -44,7 +44,7 @@ def _count_nonzero(values: Tensor) -> int:
 
 
 def fill_band(kept: Tensor, band: Tensor, alpha: float | Tensor) -> Tensor:
-    """The recovered weights, kept + alpha * sign(band), in place of `kept`; `band` is used up.
+    """Compute the recovered weights, kept + alpha * sign(band), in place of `kept`; `band` is overwritten.
 
     `alpha` is one number, or one per row (broadcast).
     """
@@ -57,9 +57,9 @@ def find_alpha(values: Tensor, low: Cut, high: Cut) -> float:
 
 
 def recover(values: Tensor, low: Cut, high: Cut, out: Tensor, alpha: float | None = None) -> float:
-    """Write `values` with the band between the two cuts filled to `out`, of the same layout; return alpha.
+    """Write `values`, with the band between the two cuts filled, to `out`; return alpha.
 
-    `alpha` may be given where it is known.
+    Pass `alpha` if it is already known.
     """
     if alpha is None:
         alpha = find_alpha(values, low, high)
@@ -70,7 +70,7 @@ def recover(values: Tensor, low: Cut, high: Cut, out: Tensor, alpha: float | Non
 
 
 def _blocks(values: Tensor, out: Tensor, low: Cut, high: Cut) -> Iterator[tuple[Tensor, Tensor, tuple[Cut, Cut]]]:
-    """Parts of `values` and `out`, and what the cuts are for them."""
+    """The parts of `values` and `out`, each with its part of the cuts."""
     size = values.numel()
     by_index = low.limit < size or high.limit < size
     if values.stride() != out.stride() or not has_no_gaps(values) or (by_index and not values.is_contiguous()):

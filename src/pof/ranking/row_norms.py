@@ -1,6 +1,6 @@
-"""The rows of a weight on the hypersphere. A row is one output unit (filter): its norm is kept, its direction counts.
+"""The rows of a weight on the hypersphere. A row is one output unit (a filter): its norm is kept, its direction counts.
 
-`dims` names the dimensions that make up one row; norms keep them with size 1, so that they broadcast.
+`dims` are the dimensions that make up one row; norms keep them with size 1, so that they broadcast.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ def unit_rows(rows: Tensor, norms: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def rescale_rows(rows: Tensor, dims: Sequence[int], norms: Tensor, accumulate: torch.dtype = torch.float32) -> Tensor:
-    """Scale `rows`, in place, so that each has its norm of `norms`; an empty row stays empty.
+    """Scale `rows` in place, so that each has its norm in `norms`; a row of zeros stays zero.
 
-    A row whose norm in `norms` is zero is left free: it has no sphere.
+    A row whose norm in `norms` is zero has no sphere, and is left as it is.
     """
     now = row_norms(rows, dims, accumulate)
     return rows.mul_(torch.where((now > 0) & (norms > 0), norms / now, 1.0))

@@ -1,4 +1,4 @@
-"""How the zeros of a whole network are divided among its layers: each layer alike, or all layers ranked together."""
+"""How the zeros of a network are divided among its layers: the same share for each, or all layers ranked together."""
 
 import math
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ GLOBAL_FLOOR = 0.01
 
 
 class GlobalRanking:
-    """Layers whose weights are ranked together, each with the floor of `GLOBAL_FLOOR`.
+    """Ranks the weights of all layers together; each layer keeps at least `GLOBAL_FLOOR` of its own.
 
-    Ties between layers go by their order. The counts never fall as the sparsity grows, so sparser states nest.
+    Ties between layers go by the order of the layers. The counts never fall as the sparsity grows, so states nest.
 
     Args:
-        keys: what to rank, one tensor per layer.
+        keys: the values to rank, one tensor per layer.
         many: sort once, so that each further sparsity is quick.
     """
 
@@ -34,7 +34,7 @@ class GlobalRanking:
         self._bits = [in_memory_order(magnitude_bits(layer.to(dtype))).cpu().numpy() for layer in keys]
         if many:
             self._bits = [np.sort(bits) for bits in self._bits]
-        # The largest weights of each layer, which it keeps, take no part: what is left is one plain ranking.
+        # The largest weights of each layer, which it always keeps, take no part: the others are one plain ranking.
         smallest = [self._smallest(bits, most) for bits, most in zip(self._bits, self._most, strict=True)]
         self._candidates = np.concatenate(smallest) if smallest else np.zeros(0, np.int32)
         if many:
@@ -86,19 +86,19 @@ class GlobalRanking:
 
 
 def share_globally(layers: Sequence[Tensor], sparsity: float) -> list[int]:
-    """How many weights to prune in each layer so that all are ranked together."""
+    """How many weights to prune in each layer when all layers are ranked together."""
     return GlobalRanking(layers).counts(sparsity)
 
 
 def band_counts(
     sizes: Sequence[int], fixed: Sequence[float | None], keys: Sequence[Tensor] | None, state: State
 ) -> list[tuple[int, int]]:
-    """For each layer how many weights are zero, and how many are zero or in the band, in `state`.
+    """How many weights of each layer are zero in `state`, and how many are zero or in the band.
 
     Args:
         sizes: how many weights each layer has.
-        fixed: the sparsity that a layer always has, whatever is asked for; None follows the state.
-        keys: what to rank all together (scope "global"); None ranks each layer by itself.
+        fixed: the sparsity of each layer that does not follow the state; None follows it.
+        keys: the values to rank together (scope "global"); None ranks each layer by itself.
         state: the state of the network.
     """
     if state == DENSE:

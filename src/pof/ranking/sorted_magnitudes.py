@@ -1,7 +1,7 @@
-"""All magnitudes of one weight in order, in two bytes each, so that any sparsity is found without a search.
+"""All magnitudes of one weight in order, in two bytes each, so that the cut at any sparsity is found without a search.
 
-In a sorted list of 32-bit integers the upper half changes rarely: the lower halves are stored as they are (two bytes
-per weight), the upper ones once for each run of equal values.
+In a sorted list of 32-bit integers the upper half changes rarely. The lower halves are stored as they are (two bytes
+per weight), and the upper ones once for each run of equal values.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class SortedMagnitudes:
     """Cuts of one weight at any count.
 
     Args:
-        zeros_alike: whether it does not matter which of several zeros is pruned. In a weight that is sparse already,
+        zeros_alike: if True, it does not matter which of several zeros is pruned. In a weight that is already sparse,
             telling them apart costs more than everything else.
     """
 
@@ -34,11 +34,11 @@ class SortedMagnitudes:
 
     @property
     def nbytes(self) -> int:
-        """Memory held beside the keys."""
+        """How many bytes of memory are held besides the keys."""
         return self._low.nbytes + self._high.nbytes + self._starts.nbytes
 
     def cut(self, count: int, ranked: Callable[[], Tensor]) -> Cut:
-        """The cut that prunes exactly `count` weights; `ranked` gives their keys, the same numbers at each call."""
+        """The cut that prunes exactly `count` weights; `ranked` returns their keys, the same numbers at each call."""
         if not self._sorted:
             keys = ranked()
             if not _pays(keys):
@@ -56,8 +56,8 @@ class SortedMagnitudes:
         high = ordered >> 16
         self._starts = np.flatnonzero(np.diff(high, prepend=-1)).astype(np.int32)
         self._high = high[self._starts].astype(np.uint16)
-        # The few largest magnitudes make room for the table of runs: two bytes per weight in all. Counts that reach
-        # them (sparsities of 99 % and more) are searched for.
+        # The few largest magnitudes make room for the table of runs, so that the total is two bytes per weight. Counts
+        # that reach them (sparsities of 99 % and more) need a search.
         room = len(ordered) - (self._starts.nbytes + self._high.nbytes) // 2
         if room <= 0:
             self._starts, self._high = self._starts[:0].copy(), self._high[:0].copy()
@@ -69,7 +69,7 @@ class SortedMagnitudes:
         return (int(self._high[run]) << 16) | int(self._low[rank])
 
     def _rank(self, bits: int) -> int:
-        """How many magnitudes are smaller than the one with these bits, which is one of them."""
+        """How many magnitudes are smaller than the one with these bits, which must be in the table."""
         run = int(np.searchsorted(self._high, np.uint16(bits >> 16)))
         start = int(self._starts[run])
         end = int(self._starts[run + 1]) if run + 1 < len(self._starts) else len(self._low)

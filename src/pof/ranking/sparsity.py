@@ -6,7 +6,7 @@ from pof.errors import PofError
 
 
 def check_sparsity(value: object, name: str = "sparsity") -> float:
-    """Return `value` as a float if it is a number in [0, 1); otherwise say what to pass instead."""
+    """Return `value` as a float if it is a number in [0, 1); otherwise raise, and say what to pass instead."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise PofError(f"{name}={value!r} must be a number in [0, 1): pass 0.7 for 70 %")
     number = float(value)

@@ -17,7 +17,7 @@ class State(NamedTuple):
 
     @property
     def band_start(self) -> float | None:
-        """Where its band begins, as callers are asked for it; None if it has none."""
+        """Where the band begins, as callers pass it (`recover_from`); None if there is no band."""
         return None if self.is_pruned else self.recover_from
 
     @property
@@ -45,7 +45,7 @@ def pruned_state(sparsity: object, recover_from: object = None) -> State:
 
 
 def recovered_state(sp1: object, sp2: object, names: tuple[str, str] = ("sp1", "sp2")) -> State:
-    """The state with the band from `sp1` to `sp2`; checked. `names` are what the user calls them."""
+    """The state with the band from `sp1` to `sp2`; checked. `names` are the user's names for them, for errors."""
     low, high = check_sparsity(sp1, names[0]), check_sparsity(sp2, names[1])
     if low > high:
         raise PofError(f"{names[0]}={low:g} must not exceed {names[1]}={high:g}, where the band ends: swap them")
@@ -53,7 +53,7 @@ def recovered_state(sp1: object, sp2: object, names: tuple[str, str] = ("sp1", "
 
 
 def asked_state(sparsity: float | None, recover_from: float | None) -> State:
-    """The state that a caller means by these two."""
+    """The state for the two arguments of a caller; raises if only `recover_from` is given."""
     if sparsity is None:
         raise PofError("recover_from needs a sparsity, where the band ends: pass both")
     return pruned_state(sparsity, recover_from)

@@ -1,6 +1,6 @@
-"""Pruning and recovery on the sphere: ranked by unit rows, and every row that loses anything brought back to its norm.
+"""Pruning and recovery on the sphere: unit rows are ranked, and every row that loses weights gets its norm back.
 
-Done a few rows at a time, so that what is computed on the way stays in the cache.
+This is done a few rows at a time, so that intermediate results stay in the cache.
 """
 
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ from pof.ranking.row_layout import RowLayout
 from pof.ranking.row_norms import rescale_rows, unit_rows
 
 BLOCK = 1 << 17
-"""About how many weights are done at a time."""
+"""About how many weights are processed at a time."""
 
 
 def recover_on_sphere(
     dense: Tensor, norms: Tensor, layout: RowLayout, low: Cut, high: Cut, out: Tensor, alpha: float | None = None
 ) -> float:
-    """Write `dense` with `low` pruned and the band up to `high` filled to `out`; return alpha (0 without a band).
+    """Write `dense`, pruned at `low` and with the band up to `high` filled, to `out`; return alpha (0 without a band).
 
-    `norms` are the rows' norms, kept as size-1 dimensions. Row j is filled with alpha * norms_j. `alpha` may be given
-    where it is known.
+    `norms` are the norms of the rows, with the dimensions of a row kept as size 1. The band of row j is filled with
+    alpha * norms_j. Pass `alpha` if it is already known.
     """
     if alpha is None:
         alpha = find_alpha_on_sphere(dense, norms, layout, low, high)
@@ -41,7 +41,7 @@ def recover_on_sphere(
 
 
 def find_alpha_on_sphere(dense: Tensor, norms: Tensor, layout: RowLayout, low: Cut, high: Cut) -> float:
-    """The alpha of the band between the two cuts, of unit rows; 0 without a band."""
+    """The alpha of the band of unit rows between the two cuts; 0 without a band."""
     if low == high:
         return 0.0
     parts = _blocks(dense, norms, layout)
@@ -49,12 +49,12 @@ def find_alpha_on_sphere(dense: Tensor, norms: Tensor, layout: RowLayout, low: C
 
 
 def fill_rows(kept: Tensor, band: Tensor, alpha: float, norms: Tensor, layout: RowLayout) -> None:
-    """Fill the band of row j with alpha * norms_j, in place of `kept`; `band` is used up."""
+    """Fill the band of row j with alpha * norms_j, in place of `kept`; `band` is overwritten."""
     fill_band(layout.rows(kept)[0], layout.rows(band)[0], alpha * norms)
 
 
 def _blocks(dense: Tensor, norms: Tensor, layout: RowLayout) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Some rows, their norms, and the flat index of the first weight. Rows in dimension 1 are taken all at once."""
+    """Blocks of rows, with their norms and the flat index of the first weight. Rows in dimension 1 make up one block."""
     if layout.groups is not None:
         yield dense, norms, 0
         return
@@ -82,9 +82,9 @@ def _band(keys: Tensor, low: Cut, high: Cut, start: int) -> Tensor:
 
 
 def _norms_of_changed(rows: Tensor, part: Tensor, norms: Tensor, layout: RowLayout) -> Tensor:
-    """The norms, with zero (leave it alone) for rows that lost nothing, so that these keep their bits.
+    """The norms, but zero (leave the row as it is) for rows that lost nothing, so that these stay the same bit for bit.
 
-    Norms summed in float64 and rounded to float32 come out equal where nothing changed; only float64 has to be told.
+    Norms summed in float64 and rounded to float32 are equal if nothing changed, so only float64 weights need this.
     """
     if norms.dtype is not torch.float64:
         return norms

@@ -1,1 +1,1 @@
-"""Tables and plots, made from figures that were measured elsewhere."""
+"""Tables and pages that show networks: their accuracy, weights, file and speed."""

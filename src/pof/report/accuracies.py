@@ -5,17 +5,17 @@ from typing import Any
 
 from pof.terminal.text_table import text_table
 
-ESTIMATED = "Own statistics: those of BatchNorm re-estimated, nothing trained."
-OF_THE_FILE = "Own statistics: those of BatchNorm that the file keeps; pof.load takes them."
+ESTIMATED = "Own statistics: BatchNorm statistics re-estimated, nothing trained."
+OF_THE_FILE = "Own statistics: BatchNorm statistics that the file keeps, as pof.load uses them."
 
 
 def accuracy_table(
     rows: Sequence[Mapping[str, Any]], test_images: int, note: str = ESTIMATED, *, held_out: bool = False
 ) -> str:
-    """A row a state: what it is, how much of it is zero, its accuracy, and that with statistics of its own.
+    """Make one row per state: its name, its share of zeros, its accuracy, and that with its own statistics.
 
-    A state is called after its scope too where the rows are of several. `held_out`: the images are training images that
-    were held out of training.
+    If the rows are of several scopes, names include the scope. `held_out` says that the images are training images
+    that were held out of training.
 
     Example:
         >>> row = {"sparsity": 0.7, "recover_from": 0.3, "zeros": 0.3, "accuracy": 0.91, "calibrated": None}
@@ -23,7 +23,7 @@ def accuracy_table(
         state              zeros  accuracy, %  own statistics
         recovered 0.3-0.7  30.0%  91.00        -
         Top-1 on 500 test images.
-        Own statistics: those of BatchNorm re-estimated, nothing trained.
+        Own statistics: BatchNorm statistics re-estimated, nothing trained.
     """
     header = ("state", "zeros", "accuracy, %", "own statistics")
     scopes = {row.get("scope", "layer") for row in rows}
@@ -39,7 +39,7 @@ def accuracy_table(
 
 
 def state_name(row: Mapping[str, Any]) -> str:
-    """What the state of a row is called."""
+    """Return the name of a row's state."""
     high, low = row["sparsity"], row["recover_from"]
     if high == low:
         return f"pruned at {high:g}" if high else "as it is"

@@ -20,31 +20,31 @@ from pof.runtime.compiled_model import CompiledModel
 from pof.runtime.fair_timing import ratio_to_plain
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many steps of it are done, and how many there are."""
+"""Called with a task, the number of its steps done so far, and their total."""
 SPARSITIES = (0.0, 0.5, 0.7, 0.8, 0.9)
 RECOVER_FROM = {0.5: 0.3, 0.7: 0.5, 0.8: 0.5, 0.9: 0.5}
-"""Where the band begins that is filled at a sparsity."""
+"""Where the filled band begins, for each sparsity that has one."""
 BATCH = 125
 IMAGES_AT_ONCE = 16
-"""For the speed."""
+"""Batch size when speed is measured."""
 
 
 @dataclass(frozen=True)
 class DemoRow:
-    """The network at one sparsity; accuracies of 1."""
+    """The network at one sparsity; accuracies are from 0 to 1."""
 
     sparsity: float
     bytes: int
-    """Read of the file."""
+    """Bytes read from the file."""
     plain: float
     """Accuracy of a network that was trained without regard to pruning, pruned by magnitude."""
     pruned: float
     recovered: float | None
-    """With the band from `recover_from` filled; None if there is none."""
+    """Accuracy with the band from `recover_from` filled; None if there is no band."""
     speedup: float | None
-    """In `pof.compile`, against torch, 16 images, one thread; None without the compiled core."""
+    """Speed of `pof.compile` over that of torch, with 16 images and one thread; None without the compiled core."""
     recovered_bytes: int | None = None
-    """Read of the file for the recovered network."""
+    """Bytes read from the file for the recovered network."""
     recovered_speedup: float | None = None
     recover_from: float | None = None
 
@@ -57,12 +57,12 @@ class DemoResult:
     test_images: int
     file_bytes: int
     dense_bytes: int
-    """Of the weights in float32."""
+    """Bytes of the weights in float32."""
     pages: tuple[Facts, ...]
-    """For the report page: of the network, and of the plain one."""
+    """Facts for the report page: those of the network, then those of the plain one."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the versions that made it."""
+        """Return the figures for JSON, with the versions and the machine that made them."""
         found = {**asdict(self), "versions": {"pof": version("pof"), "torch": str(torch.__version__)}}
         found["machine"] = {
             "processor": platform.processor() or platform.machine(),
@@ -74,7 +74,7 @@ class DemoResult:
 
 
 def run_demo(progress: Progress = lambda *_: None, sparsities: tuple[float, ...] = SPARSITIES) -> DemoResult:
-    """Measure accuracy, bytes and speed at each sparsity; all statistics are those that the files keep."""
+    """Measure accuracy, bytes and speed at each sparsity, with the statistics that the files keep."""
     files = {name: PofFile(shipped.network(f"cifar10-resnet20-{name}")) for name in ("nested", "dense")}
     test, model = shipped.cifar10_sample(), resnet20().eval()
     rows: list[DemoRow] = []
@@ -88,7 +88,7 @@ def run_demo(progress: Progress = lambda *_: None, sparsities: tuple[float, ...]
         filled: tuple[int | None, float | None] = (None, None)
         if band is not None:
             recovered = _accuracy(_loaded(model, files["nested"], sparsity, band), test)
-            # Bands that begin at the same ratio have the same zeros: one of them is timed for all.
+            # Bands that begin at the same ratio have the same zeros, so one of them is timed for all.
             if band not in band_speedups:
                 band_speedups[band] = _speedup(model, images)
             filled = files["nested"].bytes_for(sparsity, band), band_speedups[band]
@@ -114,7 +114,7 @@ def _accuracy(model: nn.Module, test: tuple[Tensor, Tensor]) -> float:
 
 
 def _speedup(model: nn.Module, images: Tensor) -> float | None:
-    """Taking turns with torch, on one thread."""
+    """Return the speed over that of torch, both taking turns on one thread."""
     if core() is None:
         return None
     threads = torch.get_num_threads()
@@ -126,7 +126,7 @@ def _speedup(model: nn.Module, images: Tensor) -> float | None:
 
 
 def _page(name: str, model: nn.Module, file: PofFile, rows: list[DemoRow], image: Tensor) -> Facts:
-    """The facts of one of the two networks; its accuracies are with the statistics of its file."""
+    """Return the facts of one of the two networks; its accuracies are those with the statistics in its file."""
     _loaded(model, file, 0.0)
     scope = cast(Scope, file.head.scope)
     states = [(row.sparsity, row.sparsity, row.pruned if name == "nested" else row.plain) for row in rows]

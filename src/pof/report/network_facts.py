@@ -1,4 +1,4 @@
-"""What there is to show of a network, as plain facts: its weights, its file, its speed."""
+"""What a page shows of a network, as plain facts: its weights, its file, its speed."""
 
 import tempfile
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ from pof.runtime.fair_timing import ratio_to_plain
 
 BINS = 80
 STEPS = 100
-"""Of the sliders: what each of them cuts off is counted here, so that the page has nothing to guess."""
+"""Steps of the sliders. What each step cuts off is counted here, so that the page need not guess."""
 FASTER_AT = 0.9
 IMAGES_AT_ONCE, SMALL = 16, 64
-"""For the speed: as in the demo, if images have at most so many pixels a side; larger ones, one: it takes long."""
+"""Batch size when speed is measured, and the most pixels per side that it is for: larger images are timed singly."""
 ROUNDS, LONGEST = 15, 5000.0
-"""How often the speed is compared; fewer times where that would take more than so many milliseconds."""
+"""How often the speed is compared, and the milliseconds beyond which it is compared less often."""
 ALL = "all layers, ranked together"
 Facts = dict[str, Any]
 
@@ -39,7 +39,7 @@ Facts = dict[str, Any]
 def described(
     model: nn.Module, magnitudes: Magnitudes, file: str | Path | None = None, scope: Scope = "layer"
 ) -> Facts:
-    """The weights of a model, and its file (the one that it would have, if there is none).
+    """Describe the weights of a model, and its file; without one, the file that it would have.
 
     `statistics` says where the BatchNorm statistics of its pruned states come from: "file", "estimated" from data, or
     None for a network that has none.
@@ -59,10 +59,10 @@ def described(
 def times_of(
     model: nn.Module, example: Tensor, magnitudes: Magnitudes, sparsity: float = FASTER_AT, scope: Scope = "layer"
 ) -> Facts:
-    """How fast a pruned model and its layers are in `pof.compile`, on one thread; it is dense again afterwards.
+    """Time a pruned model and its layers in `pof.compile` on one thread; the model is dense again afterwards.
 
-    `ratio` compares with the model as it is in torch, its BatchNorm not folded, both taking turns; `compiled` and
-    `plain` are the milliseconds of both. `dense` of a layer is what torch needs with BatchNorm folded.
+    `ratio` is the speed over that of the plain model in torch, with BatchNorm not folded, both taking turns; `compiled`
+    and `plain` are the milliseconds of each. A layer's `dense` is the time that torch takes with BatchNorm folded.
     """
     batch = IMAGES_AT_ONCE if max(example.shape[2:], default=0) <= SMALL else 1
     images = example[:1].repeat(batch, *[1] * (example.dim() - 1))
@@ -82,7 +82,7 @@ def times_of(
 
 
 def _layers(entries: Sequence[Entry], weights: Sequence[Tensor], magnitudes: Magnitudes) -> list[Facts]:
-    """One row per layer, and one for all of them as `scope="global"` ranks them."""
+    """Make one row per layer, and one for all of them as `scope="global"` ranks them."""
     ranked = [
         RankedWeight(weight.float(), entry.layout, magnitudes, name=entry.name, many_states=False)
         for entry, weight in zip(entries, weights, strict=True)
@@ -97,11 +97,11 @@ def _layers(entries: Sequence[Entry], weights: Sequence[Tensor], magnitudes: Mag
 
 
 def _spread(keys: Tensor) -> Facts:
-    """A histogram; the outermost bins hold what lies beyond them, and zeros are halved between the two inmost."""
+    """Make a histogram. The outermost bins also hold what lies beyond; zeros are split between the two innermost."""
     values = keys.reshape(-1).cpu().numpy()
     magnitudes = np.abs(values)
     most = kth_magnitude(keys, int(0.999 * (len(values) - 1)))
-    # Beyond the edge there are so few that one would not see the others; but if nearly all are zero, those few count.
+    # The few beyond the edge would make all others too narrow to see; but if nearly all are zero, those few matter.
     edge = max(most, float(magnitudes.max()) / 100) or 1.0
     half = BINS // 2
     places = np.minimum(magnitudes / np.float32(edge) * half, half - 1).astype(int)
@@ -114,14 +114,14 @@ def _spread(keys: Tensor) -> Facts:
 
 
 def _sums(weight: RankedWeight) -> list[float]:
-    """The sum of the magnitudes between each two neighbouring steps: an alpha is made of them."""
+    """Return the sum of the magnitudes between neighbouring steps, from which the page computes alpha."""
     magnitudes = weight.ordered_magnitudes()
     cuts = [prune_count(weight.size, step / STEPS) for step in range(STEPS + 1)]
     return [float(f"{magnitudes[low:high].sum():.5g}") for low, high in pairwise(cuts)]
 
 
 def _file_facts(model: nn.Module, magnitudes: Magnitudes, file: str | Path | None, scope: Scope) -> Facts:
-    """The stages of a file, and how many bytes are read of it for a state."""
+    """Return the stages of a file, and how many bytes are read from it for each state."""
     packed = file is None
     with tempfile.TemporaryDirectory() as folder:
         if file is None:

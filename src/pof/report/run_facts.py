@@ -19,7 +19,7 @@ from pof.trainer.trained import load_at, load_trained, recipe_of, sweep_stored
 from pof.trainer.weight_files import facts_of
 
 Progress = Callable[[str, int, int], None]
-"""Is told of which network how many states, of how many, were tested."""
+"""Called with the name of a network, the number of its states tested so far, and their total."""
 
 
 def portrait_of(
@@ -30,10 +30,10 @@ def portrait_of(
     speed: bool = True,
     test: Progress | None = None,
 ) -> Facts:
-    """The facts of a run's folder or a file of weights, for `pof.report.page`.
+    """Gather the facts of a run's folder or a file of weights, for `pof.report.page`.
 
-    Accuracies are those of a run's own table; with `test`, which is told how far that is, those of what has
-    none are measured, on the dataset of the file or on `data`.
+    Accuracies come from a run's own table. If there is none, `test` has them measured on the dataset that the file
+    names or on `data`, and is told of the progress.
     """
     found = load_at(source, model)
     path = Path(str(local(source)).partition("?")[0])
@@ -67,7 +67,7 @@ def portrait_of(
 def _tested(
     source: str | Path, model: str | None, data: str | None, progress: Callable[[int, int], None]
 ) -> tuple[Statistics, list[Facts], int]:
-    """The accuracies of a network in the states of its recipe, or else of the default one, as `pof sweep` has them."""
+    """Test a network in the states of its recipe, or else of the default one, as `pof sweep` does."""
     found = load_trained(source, model=model, data=data)
     file = PofFile(source) if suffix_of(source) == ".pof" else None
     states = found.recipe.table.states() or TableRecipe().states()
@@ -80,7 +80,7 @@ def _tested(
 
 
 def training_of(records: Records) -> list[Facts]:
-    """Loss and, where it was tested, accuracy after each epoch; of an epoch that was resumed, what it ended with."""
+    """Return the loss and, if tested, the accuracy after each epoch; a resumed epoch counts as it ended."""
     found: dict[int, Facts] = {}
     for line in records.read():
         if line["kind"] == "epoch":

@@ -113,12 +113,12 @@ class CompiledModel:
         return self._measured(inputs).layers
 
     def milliseconds(self, *inputs: Any) -> tuple[float, float]:
-        """The time of the plain model and of this one, for inputs of this size (by default the example's)."""
+        """The milliseconds of the plain model and of this one, for inputs of this size (by default the example's)."""
         times = self._measured(inputs)
         return times.plain, times.compiled
 
     def speedup(self, *inputs: Any) -> float:
-        """How many times as fast as the plain model it is, for inputs of this size (by default the example's)."""
+        """The speed-up over the plain model, for inputs of this size (by default the example's)."""
         plain, compiled = self.milliseconds(*inputs)
         return plain / compiled
 

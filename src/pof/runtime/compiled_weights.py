@@ -44,7 +44,7 @@ class CompiledWeights:
 
     @classmethod
     def of(cls, program: Program, state: Mapping[str, Tensor]) -> "CompiledWeights":
-        """Make those of a program from the state of its model."""
+        """Make the weights of a program from the state of its model."""
         constants = {n: program.lifted[k] if k in program.lifted else state[k] for n, k in program.constants.items()}
         layers = {item.name: item for item in program.items if isinstance(item, Layer)}
         specs = {name: layer.spec(constants) for name, layer in layers.items()}

@@ -24,7 +24,7 @@ from pof.runtime.program import Layer, Program
 ROUNDS = 7
 """How often each engine runs in a comparison."""
 MARGIN = 1.02
-"""How many times as fast as the plain model the compiled one must be to be used."""
+"""The least speed-up over the plain model for the compiled one to be used."""
 MOST_BYTES = 1 << 30
 """The most bytes that a block of images may have: the kernels count distances in bytes, in 32 bits."""
 
@@ -39,7 +39,7 @@ class LayerTime:
     """The shape of its output."""
     sparsity: float
     engine: str
-    """"sparse" or "torch": the engine that runs it."""
+    """The engine that runs it: "sparse" or "torch"."""
     sparse: float | None
     """The time on the sparse kernels; None if they cannot compute it."""
     dense: float
@@ -72,7 +72,7 @@ class EngineChoice:
         return EngineChoice(self.program, taken, plan, self.channels_last)
 
     def run(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork]) -> tuple[Any, dict[str, Any]]:
-        """The outputs for these inputs, in memory of their own, and all values by name."""
+        """The outputs for these inputs, in their own memory, and all values by name."""
         values = None
         if self.plan is not None:
             try:

@@ -124,7 +124,7 @@ def _is_free(graph: ExportedProgram) -> bool:
 def _write_onnx(graph: ExportedProgram, path: Path) -> None:
     size = sum(value.nbytes for value in graph.state_dict.values())
     if size > ONE_FILE:
-        raise PofError(f"its weights have {size:,} bytes, and an ONNX file holds up to {ONE_FILE:,}: export a .pt2")
+        raise PofError(f"the weights take {size:,} bytes, and an ONNX file holds at most {ONE_FILE:,}: export a .pt2")
     try:
         with quietly(), torch.no_grad():
             torch.onnx.export(graph, (), path, dynamo=True, external_data=False, verbose=False)

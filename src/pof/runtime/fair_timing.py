@@ -13,7 +13,7 @@ ROUNDS = 9
 
 
 class Took(NamedTuple):
-    """The milliseconds of several calls: the least, which noise disturbs least, and the median, which to expect."""
+    """The milliseconds of several calls: the least, which noise affects least, and the median, which is typical."""
 
     least: float
     median: float
@@ -44,7 +44,7 @@ def took(milliseconds: Sequence[float]) -> Took:
 
 @torch.no_grad()
 def ratio_to_plain(fast: Callable[[Tensor], Any], model: nn.Module, images: Tensor, rounds: int = 15) -> float:
-    """How many times as fast `fast` is as `model` in the better of torch's two memory layouts."""
+    """The speed-up of `fast` over `model` in the better of torch's two memory layouts."""
     plain = [images.contiguous(), images.contiguous(memory_format=torch.channels_last)]
     calls = [lambda: fast(images), lambda: model(plain[0]), lambda: model(plain[1])]
     compiled, *dense = in_turns(calls, rounds, shuffled=True)

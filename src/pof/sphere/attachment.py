@@ -1,6 +1,6 @@
 """The paper's training method, added to any loop from outside.
 
-The penalty's gradient joins before each optimiser step; the rows go back onto their sphere after it.
+The penalty's gradient is added before each optimiser step; the rows return to their sphere after it.
 """
 
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ from pof.sphere.penalty import Penalty
 from pof.sphere.row_sphere import Sphere
 
 _ATTACHED: WeakKeyDictionary[Optimizer, set[int]] = WeakKeyDictionary()
-"""The weights, by id, that an optimiser trains with the penalty already."""
+"""The ids of the weights that each optimiser already trains with the penalty."""
 
 
 class Attached:
-    """What `pof.attach` hung on an optimiser: read it for logging, save its state, `remove()` it."""
+    """The hooks that `pof.attach` put on an optimiser: read it for logging, save its state, `remove()` it."""
 
     def __init__(self, optimizer: Optimizer, penalty: Penalty, sphere: Sphere | None) -> None:
         self.penalty = penalty
@@ -38,28 +38,28 @@ class Attached:
         return f"Attached(step {self.step}, tr {self.penalty.tr(self.step):.3g}, penalty {float(self.value):.4g})"
 
     def remove(self) -> None:
-        """Take the hooks off; the model stays as it is. Do so before you fine-tune a pruned model."""
+        """Remove the hooks; the model stays as it is. Do so before you fine-tune a pruned model."""
         for handle in self._handles:
             handle.remove()
         _ATTACHED[innermost(self._optimizer)] -= {id(weight) for weight in self.penalty.weights.values()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, the sphere's norms and the penalty's masks, for a checkpoint."""
+        """Return the step, the sphere's norms and the penalty's masks, for a checkpoint."""
         sphere = None if self.sphere is None else self.sphere.state_dict()
         return {"step": self.step, "penalty": self.penalty.state_dict(), "sphere": sphere}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         if (self.sphere is None) != (state["sphere"] is None):
             kept = "without" if state["sphere"] is None else "with"
-            raise PofError(f"this state comes from a training {kept} sphere: attach with the same settings")
+            raise PofError(f"this state comes from training {kept} the sphere: attach with the same settings")
         if self.sphere is not None:
             self.sphere.load_state_dict(state["sphere"])
         self.penalty.load_state_dict(state["penalty"])
         self.step = int(state["step"])
 
     def _add_gradient(self, scale: Tensor | float) -> Tensor:
-        # Asked anew at each step: weights may be frozen, unfrozen or handed to the optimiser on the way.
+        # Checked at each step: weights may have been frozen, unfrozen or added to the optimiser since.
         trained = trained_by(self._optimizer, self.penalty.weights)
         self.value = self.penalty.add_gradient(self.step, trained, scale)
         return self.value
@@ -82,13 +82,13 @@ def attach(
 ) -> Attached:
     """Train with the penalty and on the sphere from the next step of `optimizer` on; the loop stays as it is.
 
-    The penalty's gradient joins the loss's gradients just before each step, after they were accumulated, averaged over
-    ranks and unscaled; so it is the same as adding `penalty(step)` to the loss, unless gradients are clipped (clipping
-    sees the loss's own gradients only).
+    The penalty's gradient is added to the loss's gradients just before each step, after they were accumulated, averaged
+    over ranks and unscaled. This is the same as adding `penalty(step)` to the loss, unless gradients are clipped:
+    clipping sees only the loss's own gradients.
 
     Args:
-        model: the module that `optimizer` trains; it is not touched, also not its keys.
-        optimizer: any torch optimiser, also inside accelerate's or Lightning's wrapper.
+        model: the module that `optimizer` trains; neither it nor its keys are changed.
+        optimizer: any torch optimiser, bare or in accelerate's or Lightning's wrapper.
         tr: as in `Penalty`.
         steps: as in `Penalty`: the optimiser steps of the whole training.
         weight: as in `Penalty`.
@@ -115,7 +115,7 @@ def attach(
     taken = _ATTACHED.setdefault(innermost(optimizer), set())
     ids = {id(weight) for weight in chosen.parameters(model).values()}
     if taken & ids:
-        raise PofError("pof is attached to this optimizer already: call remove() of what attach gave first")
+        raise PofError("pof is attached to this optimizer already: first call remove() on what attach returned")
     penalty = Penalty(model, tr=tr, steps=steps, weight=weight, refresh=refresh, plan=chosen)
     attached = Attached(optimizer, penalty, Sphere(model, plan=chosen) if sphere else None)
     taken |= ids

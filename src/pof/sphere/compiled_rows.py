@@ -1,7 +1,7 @@
-"""Rows and their penalty by the compiled core, for weights that lie in memory row after row; torch does the others.
+"""Rows and their penalty in the compiled core, for weights stored row after row; torch does the others.
 
-The same formulas as in `pof.ranking.row_norms` and `pof.sphere.hypersign`, in a few passes over the memory where torch
-takes twenty: on a small network what the penalty costs is mostly the start of operations.
+The formulas are those of `pof.ranking.row_norms` and `pof.sphere.hypersign`, in a few passes over memory where torch
+takes twenty. On a small network, most of the penalty's cost is starting operations.
 """
 
 from ctypes import c_float, c_int64, c_void_p
@@ -17,7 +17,7 @@ from pof.ranking.reused_buffers import ReusedBuffers
 
 
 def can_be_fast(weight: Tensor, rows: Tensor) -> bool:
-    """Whether the core is there and takes this weight; `rows` is it seen as rows, as `Entry.rows` gives it."""
+    """Whether the core is available and takes this weight; `rows` is the weight as `Entry.rows` returns it."""
     return (
         core() is not None
         and weight.device.type == "cpu"
@@ -30,7 +30,7 @@ def can_be_fast(weight: Tensor, rows: Tensor) -> bool:
 
 
 def rescale_rows_fast(weight: Tensor, norms: Tensor) -> None:
-    """As `pof.ranking.row_norms.rescale_rows`, of a weight that `can_be_fast`."""
+    """Do as `pof.ranking.row_norms.rescale_rows`, for a weight that `can_be_fast`."""
     native, kept = core(), norms.contiguous()
     assert native is not None
     native.pof_rescale_rows(_at(weight), *_shape(weight), _at(kept))
@@ -42,8 +42,8 @@ def add_penalty_fast(
 ) -> Tensor | None:
     """Add `scale` times the gradient of L_tr, with `prune` weights masked, to `grad`.
 
-    Returns the sum over rows of cos - 1, and the number of rows that have a mask; None, with nothing done, if the cut
-    goes through equal magnitudes, which it leaves to others.
+    Returns the sum over rows of cos - 1, and the number of rows that have a mask. If the cut separates equal
+    magnitudes, it does nothing and returns None: torch handles that case.
     """
     native = core()
     assert native is not None

@@ -1,4 +1,4 @@
-"""Keeping our own work out of graphs that torch.compile traces: it ranks in numpy and writes weights in place."""
+"""Keeps our own work out of graphs that torch.compile traces: it ranks in numpy and writes weights in place."""
 
 import functools
 import sys
@@ -12,9 +12,9 @@ Result = TypeVar("Result")
 
 
 def uncompiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Have `function` run as plain Python also when it is called from compiled code, which breaks its graph there.
+    """Make `function` run as plain Python even when compiled code calls it, whose graph breaks there.
 
-    `torch.compiler.disable` at import time would load the whole compiler for everybody.
+    `torch.compiler.disable` at import time would load the whole compiler for every user.
     """
     disabled: list[Callable[Arguments, Result]] = []
 

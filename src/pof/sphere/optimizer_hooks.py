@@ -1,4 +1,4 @@
-"""What pof hangs on an optimiser: the traps of other people's training loops are handled here, once."""
+"""The hooks that pof puts on an optimiser: the traps of other people's training loops are handled here, once."""
 
 import sys
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from pof.errors import PofError
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
-    """The optimiser that really steps: accelerate and Lightning wrap it, and hooks on the wrapper never run."""
+    """Return the optimiser that really steps: accelerate and Lightning wrap it, and hooks on the wrapper never run."""
     while (inner := getattr(optimizer, "optimizer", None)) is not None:
         optimizer = inner
     if not isinstance(optimizer, Optimizer):
@@ -23,13 +23,13 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 
 
 def trained_by(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-    """Those of `weights` that `optimizer` changes at its next step: it holds them, and they are not frozen."""
+    """Return the `weights` that `optimizer` changes at its next step: those that it holds and that are not frozen."""
     held = {id(p) for group in innermost(optimizer).param_groups for p in group["params"]}
     return {name: weight for name, weight in weights.items() if id(weight) in held and weight.requires_grad}
 
 
 def refuse_maximizer(optimizer: Optimizer) -> None:
-    """Raise if `optimizer` climbs: it would climb the penalty too."""
+    """Raise if `optimizer` maximises: it would maximise the penalty too."""
     if any(group.get("maximize") for group in innermost(optimizer).param_groups):
         raise PofError("the optimizer has maximize=True and would raise the penalty: negate your loss instead")
 
@@ -42,7 +42,7 @@ def refuse_stranger(optimizer: Optimizer, weights: dict[str, nn.Parameter]) -> N
 
 
 def after_step(optimizer: Optimizer, action: Callable[[], None], *, first: bool = False) -> RemovableHandle:
-    """Run `action` after every step of `optimizer` that took place; `first` puts it before all others."""
+    """Run `action` after every step of `optimizer` that was not skipped; `first` puts it before all other hooks."""
     inner = innermost(optimizer)
 
     def hook(*_: object) -> None:
@@ -53,7 +53,7 @@ def after_step(optimizer: Optimizer, action: Callable[[], None], *, first: bool 
     others = list(hooks.items()) if first else []
     handle = inner.register_step_post_hook(hook)
     for key, other in others:
-        # Taken out and put back, the others come after.
+        # Removed and put back, the other hooks run after ours.
         del hooks[key]
         hooks[key] = other
     return handle
@@ -63,8 +63,8 @@ def before_step(optimizer: Optimizer, add_gradient: Callable[[Tensor | float], T
     """Have `add_gradient(scale)` add to the gradients when they are complete, just before they are used.
 
     It returns the value of the term whose gradient it added. A closure given to `step` computes the gradients itself
-    (Lightning, LBFGS), so it is wrapped and the term joins its loss; fused optimisers under a GradScaler see scaled
-    gradients, so the scale is handed on.
+    (Lightning, LBFGS), so it is wrapped and the term is added to its loss. Fused optimisers under a GradScaler see
+    scaled gradients, so the scale is passed on.
     """
 
     def hook(inner: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
@@ -97,7 +97,7 @@ def _has_gradients(optimizer: Optimizer) -> bool:
 
 
 def _was_skipped(optimizer: Optimizer) -> bool:
-    """Whether a GradScaler told a fused optimiser to leave the weights as they are."""
+    """Whether a GradScaler told a fused optimiser to skip this step."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
 
@@ -105,7 +105,7 @@ def _was_skipped(optimizer: Optimizer) -> bool:
 def _is_inner_step(optimizer: Optimizer) -> bool:
     """Whether the step that runs our hook was called by another step of the same optimiser.
 
-    torch hooks the `step` of a class and of its subclass; one that calls `super().step()` would run hooks twice.
+    torch hooks the `step` of both a class and its subclass: one that calls `super().step()` would run hooks twice.
     """
     frame: FrameType | None = sys._getframe(1)
     steps = 0

@@ -25,13 +25,13 @@ class Penalty:
 
     Args:
         model: any module; it is not touched.
-        tr: target sparsity of the masks; a pair falls linearly from the first to the second over `steps`.
+        tr: target sparsity of the masks; a pair moves linearly from the first to the second over `steps`.
         steps: optimiser steps over which `tr` moves; needed for a pair.
         weight: lambda of Eq. 2.
-        refresh: the masks are found anew every so many steps.
+        refresh: the number of steps between two updates of the masks.
         include: globs as in `pof.plan`.
         exclude: globs as in `pof.plan`.
-        plan: a plan that was made before, instead of globs.
+        plan: a ready-made plan, instead of globs.
 
     Example:
         >>> model = torch.nn.Linear(8, 4)
@@ -54,7 +54,7 @@ class Penalty:
     ) -> None:
         self._tr = _checked_tr(tr)
         self._steps = _checked_steps(steps, self._tr)
-        self.weight = check_not_negative(weight, "weight", "0.1 suits small networks, the paper takes 1 to 2")
+        self.weight = check_not_negative(weight, "weight", "0.1 suits small networks, the paper uses 1 to 2")
         self.refresh = check_whole(refresh, "refresh", "a number of steps")
         chosen = plan or make_plan(model, include=include, exclude=exclude)
         self._entries = {entry.name: entry for entry in chosen}
@@ -66,29 +66,29 @@ class Penalty:
         self._last: dict[str, tuple[Tensor, Tensor]] = {}
 
     def tr(self, step: int) -> float:
-        """The target sparsity at `step`."""
+        """Return the target sparsity at `step`."""
         first, last = self._tr
         return first + (last - first) * min(max(step, 0) / self._steps, 1.0)
 
     @uncompiled
     def __call__(self, step: int) -> Tensor:
-        """The penalty at `step`, a scalar that can be differentiated."""
+        """Return the penalty at `step`, a scalar that can be differentiated."""
         self._begin(step)
         return self.weight * self._total(self._differentiable(name, step) for name in self.weights)
 
     @uncompiled
     @torch.no_grad()
     def add_gradient(self, step: int, weights: Iterable[str] | None = None, scale: Tensor | float = 1.0) -> Tensor:
-        """Add `scale` times the penalty's gradient to the `.grad` of the named weights (all) but frozen ones.
+        """Add `scale` times the penalty's gradient to the `.grad` of the named weights, or of all, except frozen ones.
 
-        The same numbers as `(scale * penalty(step)).backward()`, in closed form. Returns the penalty of those weights.
+        It adds what `(scale * penalty(step)).backward()` would, in closed form. Returns the penalty of those weights.
         """
         self._begin(step)
         names = self.weights if weights is None else weights
         return self.weight * self._total(self._with_gradient(name, step, scale) for name in names)
 
     def layers(self) -> dict[str, dict[str, float]]:
-        """For logging, as of the last call: a weight's mean cosine, and its L_tr divided by its number of rows."""
+        """Return, for logging, the mean cosine and the L_tr per row of each weight, as of the last call."""
         return {
             name: {"mean_cosine": 1.0 + float(shortfall / rows), "term_per_row": float(shortfall / rows) ** 2}
             for name, (shortfall, rows) in self._last.items()
@@ -101,11 +101,11 @@ class Penalty:
         return sum(row["mean_cosine"] for row in rows) / len(rows) if rows else float("nan")
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks in use and the step that they were found at: nothing is needed from it when `refresh` is 1."""
+        """Return the masks in use and the step at which they were found; none are needed when `refresh` is 1."""
         return {"found_at": self._found_at, "kept": {name: mask.clone() for name, mask in self._kept.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         if state["kept"]:
             refuse_other_plan(state["kept"], {name: self._rows(name) for name in self.weights})
         self._found_at = state["found_at"]
@@ -120,7 +120,7 @@ class Penalty:
             self._kept, self._found_at = {}, step
 
     def _kept_units(self, name: str, units: Tensor, step: int) -> Tensor:
-        """The unit rows with what the mask at `step` prunes set to zero."""
+        """Return the unit rows, with zeros where the mask at `step` prunes."""
         kept = self._buffers.like(units, "kept")
         if name in self._kept:
             return torch.mul(units, self._kept[name], out=kept)
@@ -166,7 +166,7 @@ class Penalty:
         return self._noted(name, cos)
 
     def _grad_in_rows(self, weight: nn.Parameter) -> Tensor | None:
-        """Where the gradient of `weight` is added to, laid out as it is; None for a frozen weight."""
+        """Return the gradient of `weight`, laid out as the weight is, to add to; None for a frozen weight."""
         if not weight.requires_grad:
             return None
         if weight.grad is None:
@@ -190,7 +190,7 @@ def _checked_tr(tr: float | tuple[float, float]) -> tuple[float, float]:
         raise PofError(f"tr={tr!r} must be one number or a pair (first, last), such as (0.9, 0.7)")
     first, last = (check_sparsity(end, "tr") for end in ends)
     if first == 0.0 or last == 0.0:
-        raise PofError(f"tr={tr!r} must be in (0, 1): the paper takes (0.9, 0.7)")
+        raise PofError(f"tr={tr!r} must be in (0, 1): the paper uses (0.9, 0.7)")
     return first, last
 
 

@@ -1,7 +1,7 @@
 """The hypersphere as a constraint: every row (filter) of a weight keeps the norm that it had.
 
 Rows are pulled back after an optimiser step; nothing in the model is wrapped or renamed. The norms are remembered from
-the start, so a trained network computes the same before the first step.
+the start, so a trained network's outputs do not change before the first step.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Sphere:
         model: any module; it is not touched until `project` is called.
         include: globs as in `pof.plan`.
         exclude: globs as in `pof.plan`.
-        plan: a plan that was made before, instead of globs.
+        plan: a ready-made plan, instead of globs.
 
     Example:
         >>> model = torch.nn.Linear(4, 2)
@@ -61,16 +61,16 @@ class Sphere:
         self._project(self._weights)
 
     def attach(self, optimizer: Optimizer) -> RemovableHandle:
-        """Project what `optimizer` trains after each of its steps; `remove()` of the result ends it."""
+        """Project what `optimizer` trains after each of its steps; call `remove()` on the result to stop."""
         refuse_stranger(optimizer, self._weights)
         return after_step(optimizer, lambda: self._project(trained_by(optimizer, self._weights)))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The remembered norms, by weight name."""
+        """Return the remembered norms, by weight name."""
         return {name: norms.clone() for name, norms in self._norms.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         refuse_other_plan(state, self._norms)
         self._norms = {name: state[name].to(norms) for name, norms in self._norms.items()}
 

@@ -2,8 +2,8 @@
 
     y = W x / ||x|| + b
 
-"patch": ||x|| is the norm of the patch that each output position sees, `sqrt(conv(x^2, ones) + eps)`, by group.
-"sample": one number a sample, about the root mean square of its patches' norms; cheaper. A linear layer has one patch.
+"patch": ||x|| is the norm of the patch that each output position sees, `sqrt(conv(x^2, ones) + eps)`, per group.
+"sample": one number per sample, about the root mean square of its patches' norms; cheaper. A linear layer is one patch.
 The keys are those of torch's own layers. A normalisation layer should follow each of them, as the outputs are cosines.
 """
 
@@ -26,19 +26,19 @@ EPS = 1e-4
 
 
 class SphericalConv2d(nn.Conv2d):
-    """A convolution of inputs of unit norm; everything else is `torch.nn.Conv2d`."""
+    """A convolution of unit-norm inputs; everything else is as in `torch.nn.Conv2d`."""
 
     mode: Mode = "patch"
 
     def forward(self, input: Tensor) -> Tensor:
-        """The convolution divided by the norm of its inputs, then the bias."""
+        """Divide the convolution by the norm of its inputs, then add the bias."""
         output: Tensor = self._conv_forward(input, self.weight, None)
         by_group = output.unflatten(-3, (self.groups, -1))
         output = (by_group / self._norms(input).unsqueeze(-3)).flatten(-4, -3).to(output.dtype)
         return output if self.bias is None else output + self.bias.view(-1, 1, 1)
 
     def _norms(self, input: Tensor) -> Tensor:
-        """What each group of outputs is divided by, at each position or for the whole sample."""
+        """Return what each group of outputs is divided by, at each position or for the whole sample."""
         check_choice(self.mode, "mode", MODES)
         squares = _squares(input).unflatten(-3, (self.groups, -1)).sum(-3)
         if self.mode == "sample":
@@ -52,10 +52,10 @@ class SphericalConv2d(nn.Conv2d):
 
 
 class SphericalLinear(nn.Linear):
-    """A linear layer of inputs of unit norm; everything else is `torch.nn.Linear`."""
+    """A linear layer of unit-norm inputs; everything else is as in `torch.nn.Linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The product divided by the norm of its inputs, then the bias."""
+        """Divide the product by the norm of its inputs, then add the bias."""
         output = F.linear(input, self.weight)
         output = (output / (_squares(input).sum(dim=-1, keepdim=True) + EPS).sqrt()).to(output.dtype)
         return output if self.bias is None else output + self.bias
@@ -64,14 +64,14 @@ class SphericalLinear(nn.Linear):
 def normalize_inputs(
     model: nn.Module, mode: Mode = "patch", *, include: Iterable[str] = (), exclude: Iterable[str] = ()
 ) -> list[str]:
-    """Swap spherical layers in for the Conv2d and Linear layers of the plan, but the last Linear (the classifier).
+    """Replace the plan's Conv2d and Linear layers, except the last Linear (the classifier), with spherical ones.
 
-    The layers stay the same objects with the same parameters, keys and hooks, so optimisers and checkpoints go on
-    working; what a trained network computes does change. Subclasses of Conv2d and Linear are left as they are.
+    The layers stay the same objects with the same parameters, keys and hooks, so optimisers and checkpoints keep
+    working; the outputs of a trained network do change. Subclasses of Conv2d and Linear are left as they are.
 
     Args:
         model: any module.
-        mode: "patch" or "sample", see above.
+        mode: "patch" or "sample"; see the top of this module.
         include: globs as in `pof.plan`; when given, the classifier is swapped too if it matches.
         exclude: globs as in `pof.plan`.
 
@@ -93,7 +93,7 @@ def normalize_inputs(
     }
     swapped = []
     for name, layer in layers.items():
-        # The class is all that changes: a new object would lose hooks and whoever else holds the layer.
+        # Only the class changes: a new object would lose hooks and other references to the layer.
         if layer is not classifier and type(layer) is nn.Conv2d:
             layer.__class__ = SphericalConv2d
             setattr(layer, "mode", mode)  # noqa: B010
@@ -103,18 +103,18 @@ def normalize_inputs(
             swapped.append(name)
     for module in bare.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
-            # Its fast path in evaluation reads the weights and would pass the layers by; this flag switches it off.
+            # Its fast path in evaluation reads the weights and would bypass the layers; this flag switches it off.
             module.activation_relu_or_gelu = 0
     if not swapped:
-        raise PofError("no layer to swap: the plan has no plain Conv2d, nor Linear beside the classifier; use include")
+        raise PofError("no layer to swap: the plan has no plain Conv2d or Linear besides the classifier; use include")
     return swapped
 
 
 def _squares(input: Tensor) -> Tensor:
-    """The squares, in float32 where half precision would overflow."""
+    """Return the squares, in float32 where half precision would overflow."""
     return (input.float() if input.dtype in (torch.float16, torch.bfloat16) else input).square()
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """Autocast would take the squares back to half precision."""
+    """Return a context without autocast, which would turn the squares back to half precision."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

@@ -9,10 +9,10 @@ from rich.text import Text
 
 
 class _WithNotes(Progress):
-    """Bars, and below them the note of the last one: beside it there is no room in 80 columns."""
+    """Bars with the note of the last one below them: 80 columns leave no room beside it."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The bars and the note."""
+        """Yield the bars and the note."""
         yield from super().get_renderables()
         if self.tasks:
             yield Text(self.tasks[-1].fields["note"], style="dim")
@@ -51,7 +51,7 @@ class Bars:
         self._progress.update(self._tasks[title], completed=done, note=note)
 
     def line(self, text: str) -> None:
-        """A line of its own, above the bars."""
+        """Print a line above the bars."""
         if self.live:
             self._progress.console.print(text, highlight=False)
         else:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, right: bool = False) -> str:
-    """Columns aligned under their header, numbers (or with `right` everything) to the right, no borders."""
+    """Align columns under their header, without borders; numbers (with `right`, all cells) go to the right."""
     body = [list(row) for row in rows]
     numeric = [right or (bool(body) and all(isinstance(r[i], (int, float)) for r in body)) for i in range(len(header))]
     cells = [list(header), *([_cell(value) for value in row] for row in body)]
