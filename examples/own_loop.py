@@ -1,9 +1,9 @@
-"""A training loop of your own that learns every sparsity at once: a second pass of each step on pruned weights.
+"""A training loop of your own that learns every sparsity at once, with a second pass on pruned weights in each step.
 
     python examples/own_loop.py
 
-It trains a small network on the digits that come with pof, plainly and with the second pass, on the same batches, and
-tests both pruned, with nothing trained afterwards. This is the method `nested` in its simplest form.
+It trains a small network on the digits that come with pof, with and without the second pass, on the same batches. Then
+it prunes both and tests them without further training. This is the method `nested` in its simplest form.
 """
 
 import random
@@ -19,7 +19,7 @@ EPOCHS, BATCH, SPARSITIES = 6, 64, (0.0, 0.5, 0.8, 0.9)
 
 
 def train(model: nn.Module, images: Tensor, labels: Tensor, *, nested: bool) -> None:
-    """The usual loop, and three lines more."""
+    """Train as usual, with three more lines for the second pass."""
     chance = random.Random(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     for _ in range(EPOCHS):
@@ -34,7 +34,7 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, *, nested: bool) -> 
 
 
 def accuracies(model: nn.Module, images: Tensor) -> list[float]:
-    """At each sparsity, BatchNorm statistics re-estimated from training images."""
+    """The test accuracy at each sparsity, with BatchNorm statistics re-estimated from training images."""
     elastic = pof.Elastic(model)
     test_images, test_labels = digits("test")
     found = []
@@ -46,7 +46,7 @@ def accuracies(model: nn.Module, images: Tensor) -> list[float]:
 
 
 def main() -> None:
-    """Train both, and print a row each."""
+    """Train both networks, and print one row for each."""
     torch.set_num_threads(1)  # images of 8 x 8 are too small to share among threads
     images, labels = digits("train")
     print("sparsity ", *(f"{sparsity:6.0%}" for sparsity in SPARSITIES))

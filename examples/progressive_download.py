@@ -1,10 +1,10 @@
-"""A network over HTTP: its first bytes are a sparse network that works, and more bytes are a better one.
+"""A network over HTTP: its first bytes are a working sparse network, and more bytes make a better one.
 
     pip install aiohttp
     python examples/progressive_download.py
 
-It serves the CIFAR-10 network that comes with pof from a thread of this script, and counts what is sent. Any server
-that answers requests for ranges will do.
+It serves the CIFAR-10 network that comes with pof from a thread of this script, and counts the bytes sent. Any server
+that supports range requests will do.
 """
 
 import threading
@@ -19,16 +19,16 @@ DATA = shipped.network("cifar10-resnet20-nested").read_bytes()
 
 
 class Ranges(BaseHTTPRequestHandler):
-    """Answers with the bytes that are asked for."""
+    """Answers range requests with those bytes of the file."""
 
     sent = 0
 
     def do_HEAD(self) -> None:
-        """Only how long the file is."""
+        """Send only the length of the file."""
         self._answer(200, {"Content-Length": len(DATA), "Accept-Ranges": "bytes"})
 
     def do_GET(self) -> None:
-        """From the first byte asked for to the last."""
+        """Send the range of bytes that is asked for."""
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
         part = DATA[first : last + 1]
         Ranges.sent += len(part)
@@ -42,7 +42,7 @@ class Ranges(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """No log."""
+        """Log nothing."""
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""Hugging Face Trainer: a second pass on pruned weights in each step, by overriding one method.
+"""Hugging Face Trainer: override one method for a second pass on pruned weights in each step.
 
     pip install transformers accelerate
     python examples/with_hugging_face.py
 
-A small vision transformer, from scratch, on the digits that come with pof. Its checkpoint is an ordinary one: the keys
-are the model's own.
+It trains a small vision transformer from scratch on the digits that come with pof. The checkpoint is an ordinary one,
+with the model's own keys.
 """
 
 import random
@@ -19,10 +19,10 @@ from pof.data.digit_images import digits
 
 
 class NestedTrainer(Trainer):
-    """Trains the pruned networks too, at a sparsity drawn anew for each step."""
+    """Trains the pruned networks too, at a new random sparsity in each step."""
 
     def training_step(self, model: nn.Module, inputs: dict[str, Tensor], *more: object) -> Tensor:
-        """One pass as ever, and one on pruned weights, whose gradients are added."""
+        """Run the usual pass, and one on pruned weights, whose gradients are added."""
         loss = super().training_step(model, inputs, *more)
         with pof.pruned(model, random.uniform(0.3, 0.8), masked=True):
             super().training_step(model, inputs, *more)
@@ -30,7 +30,7 @@ class NestedTrainer(Trainer):
 
 
 def main() -> None:
-    """Train, prune, and print a row a sparsity."""
+    """Train, prune, and print one row per sparsity."""
     torch.set_num_threads(1)  # images of 8 x 8 are too small to share among threads
     random.seed(0)
     torch.manual_seed(0)

@@ -1,7 +1,9 @@
-"""Lightning: the penalty by one line in `configure_optimizers`, and every sparsity in one validation.
+"""Lightning: add the penalty with one line in `configure_optimizers`.
 
-pip install lightning
-python examples/with_lightning.py
+    pip install lightning
+    python examples/with_lightning.py
+
+It trains a small network on the digits that come with pof, then prunes it and tests it at several sparsities.
 """
 
 import lightning.pytorch as lightning
@@ -25,12 +27,12 @@ class Digits(lightning.LightningModule):
         self.net = pof.models.digits_convnet()
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        """As ever."""
+        """Compute the loss as usual."""
         images, labels = batch
         return F.cross_entropy(self.net(images), labels)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """As ever, and the penalty: Lightning runs `step` with a closure, which pof knows how to join."""
+        """Make the usual optimiser, and attach the penalty. Lightning passes `step` a closure, which pof supports."""
         optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
         steps = int(self.trainer.estimated_stepping_batches)
         self.attached = pof.attach(self.net, optimizer, tr=(0.9, 0.7), steps=steps, weight=0.3)
@@ -38,7 +40,7 @@ class Digits(lightning.LightningModule):
 
 
 def main() -> None:
-    """Train, prune, and print a row a sparsity."""
+    """Train, prune, and print one row per sparsity."""
     torch.set_num_threads(1)  # images of 8 x 8 are too small to share among threads
     lightning.seed_everything(0, verbose=False)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}

@@ -1,1 +1,1 @@
-"""The laboratory: the paper's tables made again, experiments, their records and weights. Not part of the package."""
+"""The laboratory: the paper's tables reproduced, experiments, their records and weights. Not part of the package."""

@@ -1,31 +1,31 @@
-"""How long the runs behind the tables of docs/results.md are, and how many: for a small machine, and in full."""
+"""The number and length of the runs behind the tables of docs/results.md: for a small machine, and in full."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long runs are, in epochs."""
+    """How many runs there are, and how many epochs each has."""
 
     penalty: int
-    """Fine-tuning with the penalty. Methods that are compared at a sparsity get twice as many passes."""
+    """Epochs of fine-tuning with the penalty. Methods that are compared at one sparsity get twice as many passes."""
     scratch: int
-    """Training a ResNet-20 from random weights."""
+    """Epochs of training a ResNet-20 from random weights."""
     every_size: int
-    """Of `nested` and `cram`, two passes a step."""
+    """Epochs of `nested` and `cram`, with two passes per step."""
     mobilenet: int
-    """As `penalty`, for the MobileNetV2, an epoch of which takes six times as long."""
+    """Like `penalty`, for the MobileNetV2, whose epochs take six times as long."""
     mobilenet_scratch: int
-    """Training the dense MobileNetV2."""
+    """Epochs of training the dense MobileNetV2."""
     weights: int
-    """Fine-tuning for the figure of weight distributions."""
+    """Epochs of fine-tuning for the figure of weight distributions."""
     sparsities: tuple[float, ...]
-    """Of the fine-tuned table."""
+    """Sparsities of the fine-tuned table."""
     seeds: tuple[int, ...]
     headline_seeds: tuple[int, ...]
-    """Of the rows that claims rest on."""
+    """Seeds of the rows that claims rest on."""
     left_out: tuple[str, ...] = ()
-    """Rows of the fine-tuned table that it does without."""
+    """Rows that the fine-tuned table leaves out."""
 
 
 BUDGETS = {

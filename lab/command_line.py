@@ -1,4 +1,4 @@
-"""How the commands of the laboratory are run: as `pof` runs its verbs, with a user's mistake as one line."""
+"""Runs the laboratory's commands as `pof` runs its verbs: a user's mistake is reported in one line."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from pof.cli.main import OneLineParser
 from pof.errors import PofError
 
 LAB = Path(__file__).parent
-"""Records and weights lie here; paths in records are relative to it."""
+"""The folder of the records and weights; paths in records are relative to it."""
 
 
 def run_command(

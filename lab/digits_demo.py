@@ -31,12 +31,12 @@ from pof.terminal.text_table import text_table
 
 PLOT = "pof-digits.png"
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many steps of it are done, and how many there are."""
+"""Called with a task, the number of its steps done so far, and their total."""
 
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the demo does; both fine-tunings take the same steps on the same batches."""
+    """What the demo does; both fine-tunings make the same steps on the same batches."""
 
     epochs: int = 8
     learning_rate: float = 0.1
@@ -52,7 +52,7 @@ class DemoSettings:
 
 @dataclass(frozen=True)
 class DemoRow:
-    """Accuracy (of 1) of one network at one sparsity: pruned, with the band filled, and pruned with new statistics."""
+    """Accuracy, from 0 to 1, of a network at a sparsity: pruned, with the band filled, and with new statistics."""
 
     network: str
     sparsity: float
@@ -70,11 +70,11 @@ class DemoResult:
     rows: tuple[DemoRow, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the versions that made it."""
+        """Return the figures for JSON, with the versions that made them."""
         return {**asdict(self), "versions": {"pof": pof.__version__, "torch": str(torch.__version__)}}
 
     def curve(self, network: str, column: str) -> list[tuple[float, float]]:
-        """Points (sparsity, accuracy) of one line of the plot."""
+        """Return the points (sparsity, accuracy) of one curve in the plot."""
         return [(row.sparsity, getattr(row, column)) for row in self.rows if row.network == network]
 
 
@@ -95,7 +95,7 @@ def run_demo(settings: DemoSettings | None = None, progress: Progress = lambda *
             torch.manual_seed(settings.seed + 1)
             _train(model, train, settings, f"fine-tuning, {name}", progress, fine_tune=True, penalty=name == "pof")
             rows += _measure(name, Elastic(model, magnitudes=magnitudes), model, train[0], test, settings)
-            # The other ranking too, for the record: neither network is shown at its weaker one alone.
+            # The other ranking too, so that neither network is shown only with the one that suits it less.
             other: Magnitudes = "raw" if magnitudes == "unit" else "unit"
             rows += _measure(f"{name}, {other}", Elastic(model, magnitudes=other), model, train[0], test, settings)
     return DemoResult(settings, len(test[1]), tuple(rows))
@@ -103,7 +103,7 @@ def run_demo(settings: DemoSettings | None = None, progress: Progress = lambda *
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Batches of 8 x 8 images are too small to share: threads would mostly wait for each other."""
+    """Use one thread: batches of 8 x 8 images are so small that several would mostly wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -178,7 +178,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo and show what came out."""
+    """Run the demo and show its results."""
     if options.json and options.plot:
         raise PofError("--json prints figures and draws nothing: leave --plot out")
     plot = check_target(options.plot or PLOT, SUFFIXES)
@@ -189,14 +189,14 @@ def run(options: argparse.Namespace) -> int:
         result = run_demo(progress=bars.update)
     print_table(result)
     print(f"Pruned, nothing trained afterwards; accuracy on {result.test_images} test images.")
-    print("+band:  30 % are zero, and from there to the ratio alpha*sign(w) is filled in")
+    print("+band:  30 % are zero; from there up to the ratio, alpha*sign(w) is filled in")
     print("+stats: BatchNorm statistics re-estimated from training images, no labels")
-    print(f"Plot: {draw(result, str(plot))}" if can_plot() else "No plot: pip install matplotlib draws one")
+    print(f"Plot: {draw(result, str(plot))}" if can_plot() else "No plot: to draw one, pip install matplotlib")
     return 0
 
 
 def print_table(result: DemoResult) -> None:
-    """One row per sparsity, both networks side by side."""
+    """Print one row per sparsity, with both networks side by side."""
     networks = [[row for row in result.rows if row.network == name] for name in ("plain", "pof")]
     rows = []
     for plain, ours in zip(*networks, strict=True):
@@ -208,7 +208,7 @@ def print_table(result: DemoResult) -> None:
 
 
 def draw(result: DemoResult, path: str) -> str:
-    """The plot of the four curves."""
+    """Plot the four curves; return the path of the picture."""
     curves = {
         "pof, pruned": Curve(result.curve("pof", "pruned"), "tab:blue"),
         "pof, 30 % pruned, the rest of the ratio filled": Curve(result.curve("pof", "recovered"), "tab:blue", True),

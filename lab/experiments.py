@@ -1,4 +1,4 @@
-"""The runs behind the tables of docs/results.md: which recipes, which start from which, and what they cost."""
+"""The runs behind the tables of docs/results.md: their recipes, what each starts from, and what they cost."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ TABLES = ("every_size", "instant", "fine_tuned", "weights", "mobilenet")
 TRAIN_IMAGES = 50_000
 TEST_IMAGES = 10_000
 COST = {"mobilenet_v2_cifar": 6.5}
-"""Of an image, against a ResNet-20, which gains from `pof.trainer.winograd`."""
+"""Cost of an image, relative to a ResNet-20, which gains from `pof.trainer.winograd`."""
 BASELINE = "weights/cifar10-resnet20-dense.pof"
-"""Relative to the folder of the laboratory, as all files that recipes and records here name."""
+"""The dense network. Like all paths in recipes and records here, this one is relative to the laboratory's folder."""
 RUNS = "runs"
-"""Where recipes say that runs are. Wherever they really are, a recipe and its hash stay the same."""
+"""The folder of runs that recipes name. Wherever runs really are, a recipe and its hash stay the same."""
 PAPER_BANDS = ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
 PEER_BANDS = ((0.35, 0.8), (0.4, 0.7))
-"""Beside DPF and DSR in the paper."""
+"""The bands that the paper compares with DPF and DSR."""
 PEER_SPARSITY = 0.7
-"""That DPF and DSR are run at, whatever the budget: the end of the second of these bands."""
+"""A sparsity at which DPF and DSR run in every budget: the end of the second of these bands."""
 WITH_TEACHER = 4 / 3
-"""Passes a step that learns from another network: that one goes forward only."""
+"""Passes per step when learning from a teacher, which only goes forward."""
 Table = dict[str, Any]
 NO_TABLE: Table = {"sparsities": [], "bands": []}
 HEADLINES = ("nested", "nested-global", "cram-layer", "cram-global", "tr0.9-0.7")
 HEADLINE_METHODS = ("gradual", "one_shot-global", "distilled")
-"""Ours and the strongest of the others in the fine-tuned table, at each of its sparsities."""
+"""Our methods and the strongest of the others in the fine-tuned table, at each of its sparsities."""
 AT_THE_HIGHEST = ("gradual-global", "dpf-global", "nested-half", "nested-global-half")
-"""Asides of the fine-tuned table: whether a lead is one of ranking, and whether all sizes first helps one of them."""
+"""Rows at the highest sparsity only: is a lead due to the ranking, and does it help to train for all sizes first?"""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class Experiment:
     """One run."""
 
     name: str
-    """Of its folder and its record."""
+    """The name of its folder and its record."""
     table: str
     """One of `TABLES`."""
     label: str
-    """What it is called in tables."""
+    """Its name in tables."""
     recipe: Recipe
     passes: float = 1
-    """Forward-backward passes a step; a teacher's forward pass is a third of one."""
+    """Forward-backward passes per step; a teacher's forward pass counts as a third of one."""
     after: str = ""
     """The experiment whose weights it starts from."""
     sparsity: float | None = None
-    """That it was trained for, if it is for one."""
+    """The sparsity that it is trained for; None if it is not trained for a single one."""
 
     @property
     def images(self) -> int:
@@ -58,14 +58,14 @@ class Experiment:
 
     @property
     def work(self) -> float:
-        """What it costs, tests too, in images that pass through a ResNet-20 forward and backward."""
+        """What it costs, including tests, in images that pass through a ResNet-20 forward and backward."""
         table = self.recipe.table
         tests = 1 + len(table.states()) * len(self.recipe.tested_scopes) * (2 if table.calibrate else 1)
         return (self.images + tests * TEST_IMAGES / 3) * COST.get(self.recipe.model.name, 1.0)
 
 
 def experiments(budget: str) -> tuple[Experiment, ...]:
-    """All of a budget, in an order in which they can run; those that start from others do from folders in `RUNS`."""
+    """Return all experiments of a budget, in an order in which they can run; what they start from is in `RUNS`."""
     check_choice(budget, "budget", tuple(BUDGETS))
     plan, found = BUDGETS[budget], []
     for seed in sorted({*plan.seeds, *plan.headline_seeds}):
@@ -85,24 +85,24 @@ def _is_headline(experiment: Experiment) -> bool:
 
 
 def _named(experiment: Experiment, budget: str) -> Experiment:
-    """With the budget and the seed in its name."""
+    """Return the experiment with the budget and the seed in its name."""
     return Experiment(**{**vars(experiment), "name": full_name(experiment.name, budget, experiment.recipe.run.seed)})
 
 
 def full_name(name: str, budget: str, seed: int) -> str:
-    """The name of an experiment's folder and record."""
+    """Return the name of an experiment's folder and record."""
     return f"{name}-{budget}-{seed}"
 
 
 def _recipe(method: Table, epochs: int, seed: int, table: Table, **others: Any) -> Recipe:
-    """The recipe that all of them share: only the method and the length differ."""
+    """Return the recipe that all of them share: only the method and the length differ."""
     model: Table = {"name": "resnet20", "weights": BASELINE}
     optimizer: Table = {"learning_rate": 0.05, "weight_decay": 5e-4, "nesterov": True}
     if others.pop("scratch", False):
         model["weights"] = ""
         optimizer |= {"learning_rate": 0.2, "warmup": 1.0}
     if "cycles" in method:
-        # Each cycle has a learning rate of its own to recover with; with one for all the last one has none left.
+        # Each cycle has its own learning-rate schedule to recover with; one for all would leave nothing for the last.
         optimizer |= {"schedule": "restarts", "period": epochs / method["cycles"]}
     model |= others
     run = {"epochs": epochs, "seed": seed, "evaluate_every": 100}
@@ -144,14 +144,14 @@ _METHODS: Mapping[str, tuple[str, Table]] = {
     "dpf-global": ("DPF, global", {"name": "dpf", "scope": "global"}),
     "dsr": ("DSR", {"name": "dsr", "start": "magnitude"}),
 }
-"""What is trained for a sparsity with all passes."""
+"""Methods that spend all passes on one sparsity."""
 
 _STARTS: Mapping[str, str] = {
     "tr0.95": "POF tr=0.95", "tr0.9": "POF tr=0.9", "tr0.7": "POF tr=0.7",
     "nested-half": "nested, then one-shot", "nested-global-half": "nested, then one-shot, global",
     "cram-half": "CrAM, then one-shot",
 }  # fmt: skip
-"""What is trained for all sparsities with half of the passes, and then for one with the rest."""
+"""Runs that spend half of the passes on all sparsities; the rest is then spent on one."""
 
 
 def _fine_tuned(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
@@ -165,7 +165,7 @@ def _fine_tuned(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
                 recipe = _recipe({**method, "sparsity": sparsity}, 2 * plan.penalty, seed, NO_TABLE)
                 yield Experiment(f"{name}-{sparsity:g}", "fine_tuned", label, recipe, sparsity=sparsity)
         if not only_peers:
-            # As many passes as the others have, with those of the teacher, in three quarters of the epochs.
+            # Three quarters of the epochs, so that with the teacher's passes there are as many as for the others.
             method = {"name": "one_shot", "scope": "global", "distill": 0.5, "temperature": 3.0, "sparsity": sparsity}
             recipe = _recipe(method, round(2 * plan.penalty / WITH_TEACHER), seed, NO_TABLE)
             label = "one-shot, global, learning from the dense network"
@@ -189,9 +189,9 @@ def _pruned_once(start: str, sparsity: float) -> Table:
 
 
 NESTED: Table = {"name": "nested", "bands": 0.1, "teacher": True, "clean": 2 / 3, "distill": 1.0}
-"""Two passes a step: one, two thirds of another, and a third for the teacher's forward pass."""
+"""Two passes per step: one, two thirds of another, and a third for the teacher's forward pass."""
 NESTED_BEFORE: Table = {"name": "nested", "bands": 0.1}
-"""Without a teacher: what the runs that one-shot goes on from began with."""
+"""Nested training without a teacher, before one-shot pruning."""
 CRAM: Table = {"name": "cram", "low": 0.5, "high": 0.9}
 
 
@@ -203,7 +203,7 @@ def _every_size(plan: Budget, seed: int) -> Iterator[Experiment]:
     for scope in ("layer", "global"):
         recipe = _recipe({**CRAM, "scope": scope}, plan.every_size, seed, table)
         yield Experiment(f"cram-{scope}", "every_size", f"CrAM, trained {scope}", recipe, 2)
-    # Half of the passes that methods of the fine-tuned table have: the other half is fine-tuning.
+    # Half of the passes that methods in the fine-tuned table have: the other half is fine-tuning.
     halves = {
         "nested-half": NESTED_BEFORE,
         "nested-global-half": {**NESTED_BEFORE, "scope": "global"},
@@ -219,7 +219,7 @@ def _weights(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
         return
     recipe = _recipe(_penalty((0.5, 0.5)), plan.penalty, seed, NO_TABLE)
     yield Experiment("tr0.5", "weights", "tr=0.5", recipe)
-    # Those of the fine-tuned table are the same runs, if it has 60 %: such a budget fine-tunes as long here.
+    # If the fine-tuned table has 60 %, its runs serve here too: such a budget fine-tunes equally long for both.
     for tr in ("0", "0.5") if 0.6 in plan.sparsities else ("0", "0.9", "0.7", "0.5"):
         after = full_name(f"tr{tr}", budget, seed)
         recipe = _recipe(_pruned_once(f"tr{tr}", 0.6), plan.weights, seed, NO_TABLE, weights=f"{RUNS}/{after}")
@@ -227,7 +227,7 @@ def _weights(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
 
 
 def _mobilenet(plan: Budget, seed: int, budget: str) -> Iterator[Experiment]:
-    """The paper's tables of MobileNetV2: it starts from a dense network that is trained here too."""
+    """For the paper's tables of MobileNetV2: it starts from a dense network that is trained here too."""
     name = {"name": "mobilenet_v2_cifar"}
     dense = full_name("mobilenet-dense", budget, seed)
     recipe = _recipe({"name": "dense"}, plan.mobilenet_scratch, seed, NO_TABLE, scratch=True, **name)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def titled(title: str, about: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A heading, what it is about, and the table."""
+    """Return a heading, what the table is about, and the table."""
     lines = [f"### {title}", ""] + ([about, ""] if about else [])
     lines += [_line(header), _line(["---"] * len(header)), *map(_line, rows)]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The tables that the paper prints, on ImageNet, to stand beside ours."""
+"""The paper's own tables, on ImageNet, to compare with ours."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ Paper = Mapping[str, Any]
 
 
 def instant_pruning(found: Paper, network: str) -> str:
-    """A column a tr."""
+    """Make one column per tr."""
     sparsities = [key for key in found if key not in ("columns", "dense")]
     rows = [["dense", *map(_number, found["dense"])]]
     rows += [[f"{100 * float(s):g} %", *map(_number, found[s])] for s in sparsities]
@@ -17,13 +17,13 @@ def instant_pruning(found: Paper, network: str) -> str:
 
 
 def instant_recovery(found: Paper, network: str) -> str:
-    """A row a band."""
+    """Make one row per band."""
     rows = [[_band(key), *map(_number, found[key])] for key in found if key != "columns"]
     return titled(f"The paper: instant recovery, ImageNet, {network}", "", ["band", *found["columns"]], rows)
 
 
 def beside_peers(found: Sequence[Paper]) -> str:
-    """Recovered networks beside those of methods that train one network a sparsity."""
+    """Compare recovered networks with those of methods that train one network per sparsity."""
     rows = [
         [
             row["method"],
@@ -39,7 +39,7 @@ def beside_peers(found: Sequence[Paper]) -> str:
 
 
 def fine_tuned(found: Paper, networks: Sequence[str]) -> str:
-    """A row a network and sparsity, with the difference to the dense network."""
+    """Make one row per network and sparsity, with the difference from the dense network."""
     rows = []
     for network in networks:
         dense = found[network]["dense"]

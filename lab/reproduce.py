@@ -1,8 +1,8 @@
-"""Make the tables of docs/results.md again, on CIFAR-10.
+"""Reproduce the tables of docs/results.md, on CIFAR-10.
 
 Shows what is to be run and how long it will take, then runs it. Stop it at any
-time: the same command goes on from there, and skips what is done. Two of them,
-in two terminals, share the work.
+time: the same command resumes from there and skips what is done. Run it in two
+terminals to share the work.
 
 example: python -m lab.reproduce instant --budget quick
 """
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
             screen.interrupted = True
             done = False
     if screen.interrupted:
-        print("stopped; the same command goes on from there")
+        print("stopped; the same command resumes from there")
     elif done:
         print("all done: python -m lab.results_page writes docs/results.md")
     else:
@@ -85,7 +85,7 @@ class _Screen:
         return self._open.enter_context(Display(experiment.name)).show
 
     def ended(self, experiment: Experiment, outcome: Outcome) -> None:
-        """Take the bar off, and say how it went."""
+        """Remove the bar, and say how the run went."""
         self._open.close()
         self.interrupted = not outcome.finished
         if outcome.finished and outcome.accuracy is not None:
@@ -94,13 +94,13 @@ class _Screen:
             print(f"{experiment.name}: stopped after step {outcome.step}", flush=True)
 
     def skipped(self, experiment: Experiment, why: str) -> None:
-        """Say why one was left out; it may have begun."""
+        """Say why an experiment was skipped; its bar may have started."""
         self._open.close()
-        print(f"{experiment.name}: left out, {why}", file=sys.stderr)
+        print(f"{experiment.name}: skipped, {why}", file=sys.stderr)
 
 
 def _chosen(every: Sequence[Experiment], table: str) -> list[Experiment]:
-    """Those of a table, and what they start from, of other tables too."""
+    """Return the experiments of a table, and those that they start from, even in other tables."""
     wanted = {e.name for e in every if table in ("all", e.table)}
     for experiment in reversed(every):
         wanted |= {experiment.after} if experiment.name in wanted else set()

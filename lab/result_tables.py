@@ -1,4 +1,4 @@
-"""The tables of docs/results.md, from records of runs and the numbers that the paper prints."""
+"""The tables of docs/results.md, from the records of runs and the numbers in the paper."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
@@ -12,16 +12,16 @@ from pof.errors import PofError
 SPARSITIES = (0.3, 0.5, 0.7, 0.8, 0.9)
 BANDS = ((0.1, 0.4), (0.1, 0.6), (0.1, 0.8), (0.3, 0.5), (0.3, 0.7), (0.3, 0.9))
 PEERS = {(0.35, 0.8): "tr=0.95", (0.4, 0.7): "tr=0.9"}
-"""The bands, and the tr, that the paper puts beside networks of DPF and DSR at the same sparsity."""
+"""The bands, and the tr of each, that the paper compares with DPF and DSR at the same sparsity."""
 RESNETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
 MOBILENET = "mobilenet-dense-"
-"""How the name of the dense MobileNetV2 begins, which its tables start from."""
+"""The beginning of the name of the dense MobileNetV2, which all runs of its tables start from."""
 Record = Mapping[str, Any]
 STATISTICS = {"accuracy": "as trained", "calibrated": "BatchNorm statistics re-estimated"}
 
 
 def tables(records: Sequence[Record], paper: Paper, dense: float) -> str:
-    """All of them; `dense` is the accuracy of the network that fine-tuning began with."""
+    """Return all tables; `dense` is the accuracy of the network that fine-tuning started from."""
     instant, mobile = _of(records, "instant"), [r for r in records if r["table"] == "mobilenet"]
     parts = [_every_size(_of(records, "every_size"), statistics) for statistics in ("calibrated", "accuracy")]
     for statistics in STATISTICS:
@@ -41,7 +41,7 @@ def tables(records: Sequence[Record], paper: Paper, dense: float) -> str:
 
 
 def value(record: Record, low: float, high: float, statistics: str, scope: str = "layer") -> float | None:
-    """The accuracy of a state, of 1; None if it was not tested."""
+    """Return the accuracy of a state, from 0 to 1; None if it was not tested."""
     for row in record["states"]:
         if (row["recover_from"], row["sparsity"], row.get("scope", "layer")) == (low, high, scope):
             found: float | None = row[statistics]
@@ -51,13 +51,13 @@ def value(record: Record, low: float, high: float, statistics: str, scope: str =
 
 
 def trained_scope(record: Record) -> str:
-    """How the network was pruned while it was trained for all sizes; layer by layer if it was not."""
+    """Return how the network was pruned while it was trained for all sizes; "layer" if it was not."""
     found: str = record["recipe"].get("settings", {}).get("scope", "layer")
     return found
 
 
 def total_passes(record: Record, records: Iterable[Record]) -> int:
-    """Epochs times passes a step, with those of the run that it starts from; not of a dense network."""
+    """Return epochs times passes per step, including the run that it starts from, unless that is a dense network."""
     own: int = round(record["passes"] * record["recipe"]["run"]["epochs"])
     if not record["after"] or record["after"].startswith(MOBILENET):
         return own
@@ -103,7 +103,7 @@ def _recovery(records: Sequence[Record], bands: Sequence[tuple[float, float]], s
 
 
 def _beside_peers(records: Sequence[Record], dense: float) -> str:
-    """One network of ours, recovered, beside others' networks that were trained for one sparsity."""
+    """Compare one network of ours, recovered, with others' networks that were trained for one sparsity."""
     rows: list[list[str]] = []
     for (low, high), tr in PEERS.items():
         others = [r for r in _of(records, "fine_tuned") if r["label"] in ("DSR", "DPF") and r["sparsity"] == high]
@@ -126,7 +126,7 @@ def _beside_peers(records: Sequence[Record], dense: float) -> str:
 
 
 def _compared(records: Sequence[Record], passes: int) -> list[Record]:
-    """What has as many passes: trained for a sparsity, or for all of them at once."""
+    """Return the records with that many passes, trained for one sparsity or for all at once."""
     whole = [{**r, "label": f"{r['label']}, all sizes at once"} for r in _of(records, "every_size")]
     found: list[Record] = [*_of(records, "fine_tuned"), *whole]
     return [record for record in found if total_passes(record, records) == passes]
@@ -139,7 +139,7 @@ def _fine_tuned(records: Sequence[Record], passes: int, dense: float, title: str
     found = {
         label: [_tuned(records, label, s) for s in sparsities] for label in dict.fromkeys(r["label"] for r in records)
     }
-    # The best first, by the mean of the seeds at the highest sparsity that there is.
+    # The best first, by the mean over seeds at the highest sparsity.
     best = sorted(found, key=lambda label: [mean(values or [0.0]) for values in found[label]], reverse=True)
     rows = [
         [label, *(", ".join(_with_difference(v, dense) for v in values) for values in found[label])] for label in best
@@ -154,14 +154,14 @@ def _fine_tuned(records: Sequence[Record], passes: int, dense: float, title: str
 
 
 def _tuned(records: Sequence[Record], label: str, sparsity: float) -> list[float]:
-    """The accuracy of each seed of what is called `label`, at a sparsity."""
+    """Return the accuracy at a sparsity for each seed of the method called `label`."""
     found = [r for r in records if r["label"] == label and r["sparsity"] in (sparsity, None)]
     values = (r["accuracy"] if r["sparsity"] else _as_trained_for(r, sparsity) for r in found)
     return [value for value in values if value is not None]
 
 
 def _as_trained_for(record: Record, sparsity: float) -> float | None:
-    """The accuracy of a network for all sizes at one of them, pruned as in training."""
+    """Return the accuracy at one sparsity of a network for all sizes, pruned as in training."""
     return value(record, sparsity, sparsity, "calibrated", trained_scope(record))
 
 
@@ -185,7 +185,7 @@ def _mobilenet(records: Sequence[Record], paper: Paper) -> list[str]:
 
 
 def _dense_start(record: Record, records: Sequence[Record]) -> str:
-    """The name of the dense MobileNetV2 that a run began with, perhaps by way of another run."""
+    """Return the name of the dense MobileNetV2 that a run started from, perhaps by way of another run."""
     after: str = record["after"]
     before = next((r for r in records if r["name"] == after), None)
     return after if before is None or after.startswith(MOBILENET) else _dense_start(before, records)

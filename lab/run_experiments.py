@@ -1,4 +1,4 @@
-"""Runs experiments one after the other, skips what is done, and keeps a small record of each that finished."""
+"""Runs experiments one after the other, skips those that are done, and keeps a small record of each."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from pof.trainer.run_origin import RECORDS
 from pof.trainer.run_records import Records
 
 ASSUMED = 600.0
-"""Images a second, forward and backward, of a ResNet-20 on two slow cores: until a run here has told better."""
+"""Images per second, forward and backward, of a ResNet-20 on two slow cores: a guess until a run here is timed."""
 BUSY = "another process is running it"
 
 
@@ -30,25 +30,25 @@ class Places:
     runs: Path
     results: Path
     files: Path = LAB
-    """What the paths of files in recipes are relative to."""
+    """The folder that paths of files in recipes are relative to."""
 
     def folder(self, experiment: Experiment) -> Path:
-        """The folder of an experiment's run."""
+        """Return the folder of an experiment's run."""
         return self.runs / experiment.name
 
     def start(self, experiment: Experiment) -> Path | None:
-        """Where the weights are that it starts from, if it starts from any."""
+        """Return the path of the weights that an experiment starts from, if any."""
         if experiment.after:
             return self.runs / experiment.after
         return self.files / experiment.recipe.model.weights if experiment.recipe.model.weights else None
 
     def record(self, experiment: Experiment) -> Path:
-        """The file of an experiment's record."""
+        """Return the file of an experiment's record."""
         return self.results / f"{experiment.name}.json"
 
 
 def is_done(experiment: Experiment, places: Places) -> bool:
-    """Whether there is a record of it, of the same recipe, with all that is kept today."""
+    """Whether it has a record, of the same recipe, with everything that records hold today."""
     path = places.record(experiment)
     try:
         found = json.loads(path.read_text())
@@ -56,14 +56,14 @@ def is_done(experiment: Experiment, places: Places) -> bool:
         return False
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise PofError(f"cannot read the record {str(path)!r} ({reason}): delete it to run it anew") from None
+        raise PofError(f"cannot read the record {str(path)!r} ({reason}): delete it to run it again") from None
     return isinstance(found, dict) and "histogram" in found and is_of(experiment.recipe, found.get("recipe"))
 
 
 def to_run(experiments: Sequence[Experiment], places: Places) -> list[Experiment]:
-    """Those that are not done, and those that are but whose weights another one has to start from and are not here.
+    """Return the experiments that are not done, and those that are done but whose missing weights another one needs.
 
-    The second are what a clone lacks: it has the records of runs, not their folders.
+    A clone lacks such weights: it has the records of runs, not their folders.
     """
     found: list[Experiment] = []
     needed: set[str] = set()
@@ -76,7 +76,7 @@ def to_run(experiments: Sequence[Experiment], places: Places) -> list[Experiment
 
 
 def check_starts(experiments: Sequence[Experiment], places: Places) -> None:
-    """Raise if a file of the repository that one of them starts from is not here."""
+    """Raise if one of them starts from a file of the repository that is missing."""
     for experiment in experiments:
         file = places.start(experiment)
         if file is not None and not experiment.after and _is_new(experiment, places) and not file.exists():
@@ -86,7 +86,7 @@ def check_starts(experiments: Sequence[Experiment], places: Places) -> None:
 
 
 def seconds_left(experiments: Sequence[Experiment], places: Places) -> dict[str, float]:
-    """How long each that is to be run will take, by how fast runs here were, or a guess."""
+    """Estimate how long each experiment that is to run will take, by the speed of earlier runs here, or a guess."""
     lines = {experiment.name: _lines(experiment, places) for experiment in experiments}
     speeds = sorted(
         line["images_per_second"] * experiment.passes * COST.get(experiment.recipe.model.name, 1.0)
@@ -95,7 +95,7 @@ def seconds_left(experiments: Sequence[Experiment], places: Places) -> dict[str,
         if line["kind"] == "epoch" and "images_per_second" in line
     )
     speed = speeds[len(speeds) // 2] if speeds else ASSUMED
-    # Of a run that has finished only the record has to be written.
+    # For a run that has finished, only the record has to be written.
     ended = {name for name, found in lines.items() if any(line["kind"] == "final" for line in found)}
     return {e.name: 0.0 if e.name in ended else e.work / speed for e in to_run(experiments, places)}
 
@@ -107,9 +107,10 @@ def reproduce(
     skipped: Callable[[Experiment, str], None],
     ended: Callable[[Experiment, Outcome], None] = lambda *_: None,
 ) -> bool:
-    """Run what is to be run; return whether all is done now. What another process runs, or waits for, is skipped.
+    """Run what is to be run; return whether all is done now.
 
-    Recipes name the folders of runs that others start from as they are by default; `places` tells the real ones.
+    What another process runs is skipped, and so is what starts from it. Recipes name the default folders of the runs
+    that they start from; `places` has the real ones.
     """
     for experiment in to_run(experiments, places):
         hindrance = _hindrance(experiment, places)
@@ -118,7 +119,7 @@ def reproduce(
                 where = (places.folder(experiment), began(experiment), places.start(experiment))
                 outcome = run_recipe(experiment.recipe, *where)
             except BusyError:
-                hindrance = BUSY  # since a moment ago
+                hindrance = BUSY  # another process took it a moment ago
         if hindrance:
             skipped(experiment, hindrance)
             continue
@@ -131,21 +132,23 @@ def reproduce(
 
 
 def _is_new(experiment: Experiment, places: Places) -> bool:
-    """Whether it has still to load the weights that it starts from."""
+    """Whether it still has to load the weights that it starts from."""
     return not any((places.folder(experiment) / file).exists() for file in (CHECKPOINT, WEIGHTS))
 
 
 def _hindrance(experiment: Experiment, places: Places) -> str:
-    """Why it cannot run now, if it cannot."""
+    """Return why it cannot run now; empty if it can."""
     if experiment.after and _is_new(experiment, places) and not (places.runs / experiment.after / WEIGHTS).exists():
         return f"it starts from {experiment.after}, which has not finished"
     if not is_free(places.folder(experiment)):
         return BUSY
     try:
         if _is_foreign(experiment, places):
-            return f"{str(places.folder(experiment))!r} holds a run of another recipe: delete it, or name other --runs"
+            return (
+                f"{str(places.folder(experiment))!r} holds a run of another recipe: delete it, or choose another --runs"
+            )
     except PofError as error:
-        return str(error)  # the others can go on
+        return str(error)  # the others can still run
     return ""
 
 
@@ -156,7 +159,7 @@ def _is_foreign(experiment: Experiment, places: Places) -> bool:
 
 
 def _lines(experiment: Experiment, places: Places) -> list[dict[str, Any]]:
-    """What its run has recorded; nothing if that cannot be read or is of another, which is told when its turn comes."""
+    """Return what its run has recorded; nothing if unreadable or of another recipe, which is reported in its turn."""
     try:
         return [] if _is_foreign(experiment, places) else Records(places.folder(experiment) / RECORDS).read()
     except PofError:
@@ -164,7 +167,7 @@ def _lines(experiment: Experiment, places: Places) -> list[dict[str, Any]]:
 
 
 def _keep(experiment: Experiment, places: Places) -> None:
-    """Write the record of a run that finished."""
+    """Write the record of a finished run."""
     lines = Records(places.folder(experiment) / RECORDS).read()
     first = next(line for line in lines if line["kind"] in ("start", "resume"))
     final: dict[str, Any] = next(line for line in reversed(lines) if line["kind"] == "final")

@@ -11,15 +11,15 @@ from pof.ranking.sparsity import prune_count
 from pof.trainer.weight_files import read_weights
 
 BINS, WIDEST = 60, 3.0
-"""From -WIDEST to WIDEST, in units in which a Gaussian layer has a deviation of 1."""
+"""The bins go from -WIDEST to WIDEST, in units in which a Gaussian layer has a standard deviation of 1."""
 SPARSITY = 0.6
-"""Of the paper's figure."""
+"""The sparsity in the paper's figure."""
 
 
 def weight_histogram(path: Path) -> dict[str, Any] | None:
-    """How the weights of the middle convolution are spread, those that pruning takes and those that it keeps.
+    """Count the weights of the middle convolution by value: those that pruning removes and those that it keeps.
 
-    Rows are scaled to a norm of the root of their length. What is exactly zero is counted apart.
+    Rows are scaled so that their norm is the square root of their length. Exact zeros are counted separately.
     """
     tensors = read_weights(path)
     kernels = [name for name in sorted(tensors) if tensors[name].dim() == 4 and tensors[name].shape[-1] > 1]

@@ -96,7 +96,7 @@ def imported_by(file: Path, inside_functions: bool = True) -> set[str]:
 
 
 def modules_imported_by(file: Path) -> set[str]:
-    """The modules of pof that a file imports, inside functions too; a public name taken from `pof` is the front door."""
+    """The modules of pof that a file imports, inside functions too; a name taken from `pof` is the front door."""
     found = set()
     for name in imported_by(file):
         if name.split(".")[0] != "pof":
@@ -163,7 +163,8 @@ def test_optional_packages_are_imported_where_they_are_used(file: Path) -> None:
 
 def loaded_with(*modules: str) -> set[str]:
     """What a fresh interpreter has loaded after importing `modules`."""
-    code = f"import importlib, json, sys\nfor m in {modules!r}: importlib.import_module(m)\nprint(json.dumps([*sys.modules]))"
+    code = f"import importlib, json, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+    code += "print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout))
@@ -200,7 +201,7 @@ def test_what_needs_no_torch_loads_none(module: str) -> None:
 
 
 def test_a_name_has_one_meaning() -> None:
-    """A class has a name that no other class of the house has; a method's `Settings` is the one that all of them have."""
+    """A class has a name that no other class of the house has, but for the `Settings` inside of methods."""
     found: dict[str, list[str]] = {}
     for name, file in MODULES.items():
         for node in ast.parse(file.read_text()).body:

@@ -12,14 +12,14 @@ def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
 
 
 def check_whole(value: object, name: str, meaning: str) -> int:
-    """Return `value` if it is a whole number of 1 or more."""
+    """Return `value` if it is a whole number, 1 or more."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise PofError(f"{name}={value!r} must be {meaning}: a whole number, 1 or more")
     return int(value)
 
 
 def check_not_negative(value: object, name: str, remedy: str) -> float:
-    """Return `value` as a float if it is a finite number of 0 or more."""
+    """Return `value` as a float if it is a finite number, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
         raise PofError(f"{name}={value!r} must be a number, 0 or more: {remedy}")
     return float(value)

@@ -77,7 +77,7 @@ class Nested:
         distill: the share of the second pass's loss that is learnt from the clean pass, if the callable of `backward`
             returns the logits too.
         temperature: logits are divided by it before they are compared.
-        rho: how far uphill the second pass is, along the gradients that the clean pass leaves.
+        rho: how far uphill the second pass is, along the gradients in `.grad` after the clean pass.
         bands: the share of steps whose second pass runs a recovered network.
         scope: as in `Elastic`; prune with the same scope afterwards.
         weight: the factor of the second pass's gradients.

@@ -1,4 +1,4 @@
-"""`python -m lab.reproduce`: a plan that can run, runs that are skipped when done, records, and the tables made of them."""
+"""`python -m lab.reproduce`: a plan that can run, runs that are skipped when done, records, and their tables."""
 
 import json
 import signal
@@ -221,7 +221,7 @@ def test_a_folder_of_another_recipe_does_not_stop_the_others(tmp_path: Path) -> 
     why: list[str] = []
     assert not reproduce([first, second], places, lambda _: lambda _: None, lambda _, told: why.append(told))
     assert len(why) == 1
-    assert "first' holds a run of another recipe: delete it, or name other --runs" in why[0]
+    assert "first' holds a run of another recipe: delete it, or choose another --runs" in why[0]
     assert is_done(second, places)
 
 
@@ -237,7 +237,7 @@ def test_a_record_that_cannot_be_read_is_named(
     assert main(["instant", "--plan", "--runs", str(tmp_path), "--results", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert str(path) in error
-    assert "delete it to run it anew" in error
+    assert "delete it to run it again" in error
 
 
 def test_without_the_files_of_the_repository_nothing_is_run(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_terminal_shows_how_far_runs_are(
     with monkeypatch.context() as patch:
         patch.setattr(Display, "show", interrupt)
         assert main(command) == 130
-    assert "the same command goes on from there" in capsys.readouterr().out
+    assert "the same command resumes from there" in capsys.readouterr().out
     assert main(command) == 0
     said = capsys.readouterr()
     assert "\u2501" in said.err, "the bar"

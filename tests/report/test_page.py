@@ -102,6 +102,32 @@ def test_tables_and_curves(page: Page) -> None:
     assert page.text("zeros").startswith("70.0 %")
 
 
+@pytest.mark.parametrize(
+    ("best", "ticks"),
+    [
+        (0.995, "90 % 95 % 100 %"),
+        (0.895, "80 % 85 % 90 % 95 % 100 %"),
+        (0.6, "50 % 60 % 70 % 80 % 90 % 100 %"),
+        (0.02, "0 % 20 % 40 % 60 % 80 % 100 %"),
+    ],
+)
+def test_the_accuracy_axis_begins_below_the_best_curve(browser: Any, tmp_path: Path, best: float, ticks: str) -> None:
+    def row(sparsity: float, accuracy: float) -> dict[str, Any]:
+        return {"sparsity": sparsity, "recover_from": sparsity, "zeros": sparsity, "accuracy": accuracy}
+
+    run = facts(speed=False)
+    runs = [{**run, "rows": [row(0.0, 1.0), row(0.9, lowest)]} for lowest in (best, 0.01)]
+    page = Page(browser, tmp_path / "p.html", [*runs, {**run, "rows": [row(0.0, 0.999)]}])
+    texts = page.run("return [...document.querySelectorAll('#curves text')].map((text) => text.textContent)")
+    count = len(ticks.split(" % "))
+    assert " ".join(texts[:count]) == ticks
+    dots = page.run("return [...document.querySelectorAll('#curves circle')].map((dot) => +dot.getAttribute('cy'))")
+    assert len(dots) == (5 if best < 0.1 else 4), "a point below the axis is not drawn"
+    assert max(dots) <= 288, "the bottom of the chart"
+    clip = page.run("return document.querySelector('#curves path').getAttribute('clip-path')")
+    assert page.run(f"return document.querySelector('{clip[4:-1]} rect').getAttribute('height')") == "289"
+
+
 def test_losses_over_epochs(browser: Any, tmp_path: Path) -> None:
     epochs = [{"epoch": e, "loss": 3.0 / e, "accuracy": 0.5 + e / 100 if e % 5 == 0 else None} for e in range(1, 11)]
     run = facts("ten", speed=False)

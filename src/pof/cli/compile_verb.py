@@ -18,7 +18,7 @@ HELP = "show how fast a network runs at a sparsity"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof compile`."""
     parser.add_argument("source", metavar="FILE", help="a .pof file, a file of weights, or a run's folder")
-    parser.add_argument("--model", metavar="NAME", help="if the file names none: a model, or MODULE:FUNCTION")
+    parser.add_argument("--model", metavar="NAME", help="model name or MODULE:FUNCTION, if the file does not say")
     parser.add_argument("--sparsity", type=share, help="share of weights to prune (none)")
     parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
     parser.add_argument("--size", type=int, metavar="PIXELS", help="size of the images (as in the dataset, else 224)")

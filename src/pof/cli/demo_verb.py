@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print(result: "DemoResult") -> None:
-    """One row per sparsity."""
+    """Print one row per sparsity, and what the columns mean."""
     from pof.terminal.text_table import text_table
 
     header = ("sparsity", "plain", "pof", "bytes", "speed", "+band", "bytes", "speed")

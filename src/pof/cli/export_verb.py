@@ -1,10 +1,10 @@
 """Write a network at a sparsity as a file that other tools read.
 
-FILE is a .pof file, another file of weights (or a URL), or a run's folder. The
-ending of OUT says what is written: .safetensors or .pth (the state_dict, with
-the original keys), .onnx or .pt2 (the network, for batches of any size). A .pof
-file may keep BatchNorm statistics for a pruned state; for other sources they
-are re-estimated from training images, as in pof choose.
+FILE is a .pof file or another file of weights (or its URL), or a run's folder.
+The ending of OUT says what is written: .safetensors or .pth (the state_dict,
+with the original keys), .onnx or .pt2 (the network, for batches of any size).
+BatchNorm statistics of a pruned state are those that a .pof file keeps for it;
+for other sources they are re-estimated from training images, as in pof choose.
 
 example: pof export model.pof model.onnx --sparsity 0.8
 """
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof export`."""
     parser.add_argument("source", metavar="FILE", help="a .pof file, a file of weights, or a run's folder")
     parser.add_argument("target", metavar="OUT", help="the .safetensors, .pth, .onnx or .pt2 file to write")
-    parser.add_argument("--model", metavar="NAME", help="if the file names none: a model, or MODULE:FUNCTION")
+    parser.add_argument("--model", metavar="NAME", help="model name or MODULE:FUNCTION, if the file does not say")
     parser.add_argument("--sparsity", type=share, help="share of weights to prune (none)")
     parser.add_argument("--recover-from", type=share, metavar="SP1", help="fill the band from SP1 to the sparsity")
     parser.add_argument(

@@ -41,7 +41,7 @@ VERBS = {
 }
 
 EXTRAS = {"torch": "torch", "accelerate": "train", "safetensors": "train", "PIL": "data", "pooch": "data"}
-"""Packages that verbs need and `pip install pof` does not bring, and what brings them."""
+"""Packages that verbs need but `pip install pof` does not install, and the extras that do."""
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -19,12 +19,10 @@ HELP = "write a page that shows trained networks"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pof report`."""
     parser.add_argument("sources", metavar="RUN", nargs="+", help="a run's folder, or a file of weights")
-    parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="the page (report.html)")
-    parser.add_argument("--model", metavar="NAME", help="for files that name none: a model, or MODULE:FUNCTION")
-    parser.add_argument("--data", metavar="NAME", help="for files that name none, with --test: the dataset")
-    parser.add_argument(
-        "--test", action="store_true", help="test networks that were not tested yet, on all test images (takes minutes)"
-    )
+    parser.add_argument("-o", "--out", metavar="FILE", default="report.html", help="page to write (report.html)")
+    parser.add_argument("--model", metavar="NAME", help="model name or MODULE:FUNCTION, for files that do not say")
+    parser.add_argument("--data", metavar="NAME", help="dataset to test on, for files that do not say")
+    parser.add_argument("--test", action="store_true", help="test untested networks on all test images (takes minutes)")
     parser.add_argument("--no-speed", action="store_true", help="do not time the layers")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON, and write no page")
 

@@ -1,7 +1,7 @@
 """Test a trained network over sparsities and bands.
 
 Prints one row per state: its accuracy with the BatchNorm statistics as trained,
-and with its own, which are estimated, or those that a .pof file keeps.
+and with its own: estimated ones, or those that a .pof file keeps.
 
 example: pof sweep runs/digits-pof-0
 """

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options for the network, its images and its ranking."""
     parser.add_argument("source", metavar="RUN_OR_FILE", help="a run's folder, or a file of weights")
-    parser.add_argument(
-        "--model", metavar="NAME", help="for a file that names none: a model of pof, or MODULE:FUNCTION"
-    )
-    parser.add_argument("--data", metavar="NAME", help="for a file that names none: the dataset")
+    parser.add_argument("--model", metavar="NAME", help="model name or MODULE:FUNCTION, if the file does not say")
+    parser.add_argument("--data", metavar="NAME", help="dataset, if the file does not say")
     parser.add_argument(
         "--scope", choices=("layer", "global"), help="which weights are ranked together (as trained, else layer)"
     )
@@ -36,7 +34,7 @@ def load(options: argparse.Namespace) -> "Trained":
 
 
 def file_as_stored(options: argparse.Namespace) -> "PofFile | None":
-    """Return the named .pof file, unless it is to be ranked differently than it is stored."""
+    """Return the named .pof file, unless it is to be ranked differently from how it is stored."""
     from pof.file.pof_file import PofFile
 
     if suffix_of(options.source) != ".pof" or options.scope is not None or options.magnitudes is not None:

@@ -1,4 +1,4 @@
-"""Noticing that somebody else changed a parameter."""
+"""Noticing that other code has changed a parameter."""
 
 import torch
 from torch import Tensor, nn

@@ -65,8 +65,11 @@ class DenseTeacher:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; `state` may hold more."""
-        if self.network is not None:
-            self.network.load_state_dict(state["teacher"])
+        if self.network is None:
+            return
+        if "teacher" not in state:
+            raise PofError("this state comes from a training without a teacher: use the same settings as then")
+        self.network.load_state_dict(state["teacher"])
 
 
 def _frozen_copy(model: nn.Module) -> nn.Module:

@@ -55,7 +55,7 @@ class Sensitivity:
         return f"{text_table(header, rows)}\ndense: {self.dense:.4f}"
 
     def allocate(self, sparsity: float) -> dict[str, float]:
-        """Sparsities by name (as a glob) that add up to `sparsity` overall and cost the least.
+        """Sparsities by name (as a glob) that give `sparsity` overall and cost the least.
 
         The cost of pruning several tensors is taken to be the sum of what each costs alone. Each cost curve is replaced
         by the largest convex curve below it, so that the next zeros always go where each of them costs least.
@@ -63,7 +63,7 @@ class Sensitivity:
         total = sum(self.weights.values())
         most = max(self.sparsities)
         check_sparsity(sparsity)
-        if not 0 <= sparsity <= most:
+        if sparsity > most:
             raise PofError(f"sparsity={sparsity!r} must be in [0, {most:g}], the largest that was tried")
         curves = {row.name: self._curve(row) for row in self.rows}
         slopes = sorted(
@@ -82,7 +82,7 @@ class Sensitivity:
         """The corners of the convex curve below this tensor's cost curve, starting from no zeros."""
         size = self.weights[row.name]
         found = zip(self.sparsities, row.scores, strict=True)
-        points = sorted((0.0 if s == 0 else s * size, self.dense - score) for s, score in found)
+        points = sorted((s * size, self.dense - score) for s, score in found)
         return _convex([(0.0, 0.0), *(point for point in points if point[0] > 0)])
 
 

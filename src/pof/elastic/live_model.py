@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pof.elastic.batch_statistics import StateStatistics
-from pof.elastic.live_weight import LiveWeight
+from pof.elastic.live_weight import REFRESH, LiveWeight
 from pof.errors import WeightsChangedError
 from pof.planning.pruning_plan import Plan
 from pof.planning.shared_memory import identity
@@ -15,7 +15,7 @@ from pof.ranking.shares import band_counts
 from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State
 from pof.sphere.compiler_guard import uncompiled
 
-REFRESH = "elastic.refresh() takes the present model as the dense one"
+NORMS_CHANGED = f"normalisation layers were replaced, added or removed: {REFRESH}"
 
 _LIVE: WeakSet["LiveModel"] = WeakSet()
 
@@ -100,7 +100,7 @@ class LiveModel:
             if live is not weight.parameter or live.shape != weight.entry.shape:
                 raise WeightsChangedError(f"weight {weight.entry.name!r} was replaced: {REFRESH}")
         if not self.statistics.same_layers():
-            raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
+            raise WeightsChangedError(NORMS_CHANGED)
 
     def reset_statistics(self) -> None:
         """Give the present state the model's original statistics."""
@@ -115,7 +115,7 @@ class LiveModel:
         for weight, live in targets:
             weight.refuse_unwritable(live)
         if not self.statistics.same_layers():
-            raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
+            raise WeightsChangedError(NORMS_CHANGED)
         for weight, live in targets:
             weight.force_dense(live)
         forget_casts()

@@ -10,6 +10,8 @@ from pof.ranking.magnitude_bits import count_zeros
 from pof.ranking.ranked_weight import Counts, RankedWeight
 from pof.ranking.sparsity_state import Magnitudes
 
+REFRESH = "elastic.refresh() takes the present model as the dense one"
+
 
 class LiveWeight:
     """A parameter, the ranking of its dense values, and the state that was last written into it."""
@@ -72,14 +74,11 @@ class LiveWeight:
     def refuse_unwritable(self, live: nn.Parameter) -> None:
         """Raise if the dense weights cannot be written to `live`, the parameter that the model now has."""
         if live.shape != self.entry.shape or live.is_meta:
-            raise WeightsChangedError(
-                f"weight {self.entry.name!r} has no values or another shape now: elastic.refresh() takes the present "
-                "model as the dense one"
-            )
+            raise WeightsChangedError(f"weight {self.entry.name!r} has no values or another shape now: {REFRESH}")
         if self._ranked is None and (live is not self.parameter or self.change() is not None):
             raise WeightsChangedError(
                 f"weight {self.entry.name!r} changed before the model first left the dense state, so there is no copy "
-                "to go back to: elastic.refresh() takes the present model as the dense one"
+                f"to go back to: {REFRESH}"
             )
 
     @torch.no_grad()

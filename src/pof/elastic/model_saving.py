@@ -22,7 +22,7 @@ from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State, pruned_s
 
 BAND_STARTS = (0.1, 0.3, 0.5, 0.7)
 BAND_ENDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Where the bands begin and end whose statistics are kept; those of other bands are interpolated."""
+"""The ends of the bands whose statistics are kept by default; those of other bands are interpolated."""
 
 
 def save(
@@ -46,7 +46,7 @@ def save(
         model: any module; it is not changed. It is written as it is now: dense, or already pruned.
         path: a local path, or a URL that fsspec can write to. A local file is written whole or not at all.
         values: "exact" keeps every bit; "fp16" and "int8" (one scale per row) are smaller.
-        stages: sparsities at which the file can be cut: a prefix that ends at a stage is the network pruned at it.
+        stages: sparsities at which the file can be cut: a prefix that ends at a stage is the network at that sparsity.
         scope: as in `pof.Elastic`; at every sparsity the file gives what an `Elastic` with these settings gives.
         magnitudes: as in `pof.Elastic`: "unit" for models trained with `pof.attach`.
         include: globs as in `pof.plan`.

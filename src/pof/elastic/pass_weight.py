@@ -23,15 +23,11 @@ class PassWeight:
         self.detector.look_at_largest()
 
     def is_in(self, model: nn.Module) -> bool:
-        """Whether the model still has this parameter, with the same shape, type and layout, on the same device."""
+        """Whether the model still has this parameter under all its names, with the same shape, type and device."""
         live, kept = find_parameter(model, self.entry.name), self.dense
-        same = live is self.parameter and all(find_parameter(model, name) is not None for name in self.entry.tied)
-        kind = (live.shape, live.dtype, live.device) if live is not None else None
-        return (
-            same
-            and kind == (kept.shape, kept.dtype, kept.device)
-            and self.parameter.is_contiguous() == kept.is_contiguous()
-        )
+        if live is not self.parameter or any(find_parameter(model, name) is None for name in self.entry.tied):
+            return False
+        return (live.shape, live.dtype, live.device) == (kept.shape, kept.dtype, kept.device)
 
     def is_changed(self, fill: Fill) -> bool:
         """Whether the parameter is not what `fill` wrote. An inner block that wrote it has also put it back."""

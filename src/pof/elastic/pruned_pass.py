@@ -1,4 +1,4 @@
-"""A pass of a training loop on pruned weights: the primitive of every method that trains on them."""
+"""A pass of a training loop on pruned weights: the building block of every method that trains on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from pof.checks import check_choice
-from pof.elastic.batch_statistics import Statistics, buffers, norm_layers, read_statistics, write_statistics
-from pof.elastic.live_model import REFRESH, find_parameter, forget_casts
+from pof.elastic.batch_statistics import StateStatistics
+from pof.elastic.live_model import forget_casts
 from pof.elastic.pass_weight import Fill, PassWeight
 from pof.errors import WeightsChangedError
 from pof.planning.name_globs import as_globs
@@ -22,6 +22,9 @@ from pof.ranking.ranked_weight import Counts, RankedWeight
 from pof.ranking.shares import band_counts
 from pof.ranking.sparsity_state import Magnitudes, Scope, State, pruned_state
 from pof.sphere.compiler_guard import uncompiled
+
+Prepare = Callable[[Sequence[PassWeight]], list[Fill]]
+"""Finds out what each weight is inside a block, and returns who writes it."""
 
 
 class PrunedPass:
@@ -83,11 +86,11 @@ class PrunedPass:
             yield
 
     @contextmanager
-    def _block(self, prepare: Callable[[Sequence[PassWeight]], list[Fill]]) -> Iterator[None]:
+    def _block(self, prepare: Prepare) -> Iterator[None]:
         model, changed = self._current_model(), None
         self.is_busy = True
         try:
-            statistics, fills = self._enter(prepare)
+            statistics, fills = self._enter(model, prepare)
             hooks = [_mask_gradient(w.parameter) for w in self._weights if self._masked and w.parameter.requires_grad]
             try:
                 yield
@@ -99,16 +102,16 @@ class PrunedPass:
                 self._leave(statistics)
         finally:
             self.is_busy = False
-        self._check_layers(model)
+        self._check_layers(model, statistics)
         if changed is not None:
             raise WeightsChangedError(
                 f"weight {changed!r} was changed inside pof.pruned, and the change is lost: step the optimizer outside"
             )
 
     @uncompiled
-    def _enter(self, prepare: Callable[[Sequence[PassWeight]], list[Fill]]) -> tuple[Statistics, list[Fill]]:
+    def _enter(self, model: nn.Module, prepare: Prepare) -> tuple[StateStatistics, list[Fill]]:
         """Copy the dense weights, then write the pruned ones. Everything that can fail comes before the first write."""
-        statistics = read_statistics(self._norms)
+        statistics = StateStatistics(model)
         for weight in self._weights:
             weight.copy_dense()
         fills = prepare(self._weights)
@@ -123,14 +126,13 @@ class PrunedPass:
         return statistics, fills
 
     @uncompiled
-    def _leave(self, statistics: Statistics) -> None:
-        """Write everything back to where it came from, unless shapes have changed."""
+    def _leave(self, statistics: StateStatistics) -> None:
+        """Write everything back to its original place, as far as that still exists."""
         for weight in self._weights:
             weight.write_dense()
         forget_casts()
-        same_sizes = [b.shape for b in buffers(self._norms)] == [value.shape for value in statistics]
-        if not self._keep_statistics and same_sizes:
-            write_statistics(self._norms, statistics)
+        if not self._keep_statistics:
+            statistics.force_original()
 
     def _in_state(self, weights: Sequence[PassWeight], state: State) -> list[Fill]:
         ranked = self._ranked([weight.dense for weight in weights])
@@ -154,7 +156,6 @@ class PrunedPass:
         bare = unwrap(model)
         parameters = chosen.parameters(bare)
         self._weights = [PassWeight(entry, parameters[entry.name]) for entry in chosen]
-        self._norms = norm_layers(bare)
         self._modules = _modules_of(bare)
         # A weak reference, so that keeping a pass does not keep its model alive.
         self._model = ref(bare)
@@ -168,14 +169,12 @@ class PrunedPass:
             self._plan(model)
         return model
 
-    def _check_layers(self, model: nn.Module) -> None:
+    def _check_layers(self, model: nn.Module, statistics: StateStatistics) -> None:
         for weight in self._weights:
-            live = [find_parameter(model, name) for name in weight.entry.names]
-            if live[0] is None or live[0] is not weight.parameter or live[0].shape != weight.entry.shape:
-                raise WeightsChangedError(f"weight {weight.entry.name!r} was replaced: {REFRESH}")
-        now = norm_layers(model)
-        if len(now) != len(self._norms) or any(a is not b for a, b in zip(now, self._norms, strict=True)):
-            raise WeightsChangedError(f"normalisation layers were replaced, added or removed: {REFRESH}")
+            if not weight.is_in(model):
+                raise WeightsChangedError(f"weight {weight.entry.name!r} was replaced inside pof.pruned: do so outside")
+        if not statistics.same_layers():
+            raise WeightsChangedError("normalisation layers were replaced inside pof.pruned: do so outside")
 
 
 _LAST: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], PrunedPass]] = WeakKeyDictionary()

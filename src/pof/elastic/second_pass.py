@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pof.elastic.live_model import forget_casts
+
 RandomStates = dict[str, Tensor]
 """The states of torch's random number generators, by device."""
 
 
 @contextmanager
 def second_pass(model: nn.Module, random: RandomStates, distance: float, weight: float = 1.0) -> Iterator[None]:
-    """Run a second pass in the block, and add its gradients, times `weight`, to those of the first.
+    """Make the block a second pass, whose gradients, times `weight`, are added to those of the first.
 
     `random` is the state that the first pass began with, so that both draw the same numbers. Inside the block `.grad`
     is empty, and the parameters are moved by `distance` along the first gradients. After it, parameters, buffers
@@ -49,7 +51,7 @@ def moved(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], dist
         with torch.no_grad():
             for parameter, values in zip(parameters, before, strict=True):
                 parameter.copy_(values)
-        torch.clear_autocast_cache()
+        forget_casts()
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class Measures(Protocol):
         """How good the state is: the higher, the better."""
 
     def bytes(self, state: State) -> int:
-        """How many bytes of a file loading the state takes."""
+        """How many bytes of a file must be read to load the state."""
 
     def milliseconds(self, state: State) -> float:
         """How long a call of the model takes in this state."""

@@ -32,7 +32,7 @@ class Cyclical:
 
     @dataclass(frozen=True)
     class Settings:
-        """The final and the initial sparsity of a cycle, how many cycles there are, and what share of one rises."""
+        """The final and the initial sparsity of a cycle, the number of cycles, and for what share of one it rises."""
 
         sparsity: float = 0.8
         initial: float = 0.0

@@ -24,7 +24,7 @@ from pof.checks import check_choice, check_not_negative, check_whole
 from pof.elastic.distillation import RunPass
 from pof.errors import PofError
 from pof.methods.masks import Masks
-from pof.methods.moving_weights import below, random_keys, size, split
+from pof.methods.moving_weights import below, count_kept, random_keys, split
 from pof.methods.protocol import Span, TrainedRanking
 from pof.methods.schedule import check_shares, step_at
 from pof.ranking.cuts import largest
@@ -112,10 +112,10 @@ class Dsr:
     @torch.no_grad()
     def _move(self, generator: torch.Generator) -> None:
         masks, before = self._masks, self._masks.kept
-        room = [size(~mask) for mask in before.values()]
+        room = [count_kept(~mask) for mask in before.values()]
         wanted = min(self._settings.moved * self._non_zeros, sum(room) / 1.1)
         small = {name: below(weight, before[name], self._threshold) for name, weight in masks.weights.items()}
-        count = sum(size(mask) for mask in small.values())
+        count = sum(count_kept(mask) for mask in small.values())
         if count > 1.1 * wanted:
             self._threshold /= 2
         elif count < 0.9 * wanted:
@@ -125,7 +125,7 @@ class Dsr:
             return
         masks.kept = {name: mask & ~small[name] for name, mask in before.items()}
         masks.apply()
-        grown = split(count, [size(mask) for mask in masks.kept.values()], room)
+        grown = split(count, [count_kept(mask) for mask in masks.kept.values()], room)
         for (name, mask), number in zip(before.items(), grown, strict=True):
             keys = random_keys(mask, generator).masked_fill(mask, 0.0)
             masks.kept[name] = masks.kept[name] | largest(keys, number)

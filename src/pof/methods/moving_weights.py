@@ -45,6 +45,6 @@ def random_keys(like: Tensor, generator: torch.Generator) -> Tensor:
     return (torch.rand(like.shape, generator=generator, dtype=torch.float32) + 1.0).to(like.device)
 
 
-def size(mask: Tensor) -> int:
+def count_kept(mask: Tensor) -> int:
     """How many elements of `mask` are True."""
     return int(torch.count_nonzero(mask))

@@ -20,7 +20,10 @@ LeftOut = tuple[str, str]
 
 
 def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftOut]]:
-    """The weights that could be pruned, each with whether it is the first convolution's; and the others, and why not."""
+    """The weights that could be pruned, and those that cannot, each with the reason.
+
+    Each weight that could be pruned comes with whether it belongs to the first convolution.
+    """
     embeddings = [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     first = next((module for module in model.modules() if (kind := kind_of(module)) and kind.convolves), None)
     found: dict[object, tuple[Entry, bool]] = {}

@@ -18,9 +18,9 @@ BLOCK = 1 << 15
 
 
 def split_band(values: Tensor, low: Cut, high: Cut, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Split `values` into two parts that do not overlap: those that `high` keeps, and those that only `low` keeps (the band).
+    """Split `values` into two tensors that do not overlap: what `high` keeps, and the band, which only `low` keeps.
 
-    The first part is written to `kept`, if given.
+    The first is written to `kept`, if given.
     """
     kept = zero_smallest(values, high, out=kept)
     return kept, zero_smallest(values, low).sub_(kept)
@@ -57,7 +57,7 @@ def find_alpha(values: Tensor, low: Cut, high: Cut) -> float:
 
 
 def recover(values: Tensor, low: Cut, high: Cut, out: Tensor, alpha: float | None = None) -> float:
-    """Write `values`, with the band between the two cuts filled, to `out`; return alpha.
+    """Write `values`, with the band between the two cuts filled, to `out` (of the same shape); return alpha.
 
     Pass `alpha` if it is already known.
     """

@@ -20,7 +20,7 @@ class RowLayout:
         return view, (1, *range(3, view.dim()))
 
     def norms_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a tensor with one number per row of a weight of this `shape`: size 1 in each dimension of a row."""
+        """The shape of one number per row, for a weight of this `shape`: size 1 in each dimension of a row."""
         if self.groups is None:
             return (shape[0], *[1] * (len(shape) - 1))
         return (self.groups, 1, shape[1], *[1] * (len(shape) - 2))

@@ -19,7 +19,8 @@ GLOBAL_FLOOR = 0.01
 class GlobalRanking:
     """Ranks the weights of all layers together; each layer keeps at least `GLOBAL_FLOOR` of its own.
 
-    Ties between layers go by the order of the layers. The counts never fall as the sparsity grows, so states nest.
+    Ties between layers go by their order. The counts never fall as the sparsity grows, so sparser states nest in
+    denser ones.
 
     Args:
         keys: the values to rank, one tensor per layer.

@@ -12,7 +12,7 @@ OF_THE_FILE = "Own statistics: BatchNorm statistics that the file keeps, as pof.
 def accuracy_table(
     rows: Sequence[Mapping[str, Any]], test_images: int, note: str = ESTIMATED, *, held_out: bool = False
 ) -> str:
-    """Make one row per state: its name, its share of zeros, its accuracy, and that with its own statistics.
+    """Make one row per state: name, share of zeros, accuracy, and accuracy with its own statistics.
 
     If the rows are of several scopes, names include the scope. `held_out` says that the images are training images
     that were held out of training.

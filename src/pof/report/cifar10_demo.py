@@ -42,7 +42,7 @@ class DemoRow:
     recovered: float | None
     """Accuracy with the band from `recover_from` filled; None if there is no band."""
     speedup: float | None
-    """Speed of `pof.compile` over that of torch, with 16 images and one thread; None without the compiled core."""
+    """Speedup of `pof.compile` over torch, with 16 images and one thread; None without the compiled core."""
     recovered_bytes: int | None = None
     """Bytes read from the file for the recovered network."""
     recovered_speedup: float | None = None
@@ -114,7 +114,7 @@ def _accuracy(model: nn.Module, test: tuple[Tensor, Tensor]) -> float:
 
 
 def _speedup(model: nn.Module, images: Tensor) -> float | None:
-    """Return the speed over that of torch, both taking turns on one thread."""
+    """Return the speedup over torch, both taking turns on one thread."""
     if core() is None:
         return None
     threads = torch.get_num_threads()

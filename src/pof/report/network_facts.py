@@ -29,7 +29,7 @@ STEPS = 100
 """Steps of the sliders. What each step cuts off is counted here, so that the page need not guess."""
 FASTER_AT = 0.9
 IMAGES_AT_ONCE, SMALL = 16, 64
-"""Batch size when speed is measured, and the most pixels per side that it is for: larger images are timed singly."""
+"""Batch size when speed is measured, and the largest side of images that it is for: larger ones are timed singly."""
 ROUNDS, LONGEST = 15, 5000.0
 """How often the speed is compared, and the milliseconds beyond which it is compared less often."""
 ALL = "all layers, ranked together"
@@ -61,8 +61,8 @@ def times_of(
 ) -> Facts:
     """Time a pruned model and its layers in `pof.compile` on one thread; the model is dense again afterwards.
 
-    `ratio` is the speed over that of the plain model in torch, with BatchNorm not folded, both taking turns; `compiled`
-    and `plain` are the milliseconds of each. A layer's `dense` is the time that torch takes with BatchNorm folded.
+    `ratio` is the speedup over the plain model in torch, with BatchNorm not folded, both taking turns; `compiled` and
+    `plain` are the milliseconds of each. A layer's `dense` is the time that torch takes with BatchNorm folded.
     """
     batch = IMAGES_AT_ONCE if max(example.shape[2:], default=0) <= SMALL else 1
     images = example[:1].repeat(batch, *[1] * (example.dim() - 1))

@@ -32,8 +32,8 @@ def portrait_of(
 ) -> Facts:
     """Gather the facts of a run's folder or a file of weights, for `pof.report.page`.
 
-    Accuracies come from a run's own table. If there is none, `test` has them measured on the dataset that the file
-    names or on `data`, and is told of the progress.
+    Accuracies come from a run's own table. If there is none and `test` is given, they are measured, on the dataset that
+    the file names or on `data`, and `test` is told of the progress.
     """
     found = load_at(source, model)
     path = Path(str(local(source)).partition("?")[0])
@@ -80,7 +80,7 @@ def _tested(
 
 
 def training_of(records: Records) -> list[Facts]:
-    """Return the loss and, if tested, the accuracy after each epoch; a resumed epoch counts as it ended."""
+    """Return the loss and, if tested, the accuracy after each epoch; for a resumed epoch, the last record."""
     found: dict[int, Facts] = {}
     for line in records.read():
         if line["kind"] == "epoch":

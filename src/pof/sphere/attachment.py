@@ -21,7 +21,7 @@ _ATTACHED: WeakKeyDictionary[Optimizer, set[int]] = WeakKeyDictionary()
 
 
 class Attached:
-    """The hooks that `pof.attach` put on an optimiser: read it for logging, save its state, `remove()` it."""
+    """What `pof.attach` put on an optimiser: read it for logging, save its state, `remove()` it."""
 
     def __init__(self, optimizer: Optimizer, penalty: Penalty, sphere: Sphere | None) -> None:
         self.penalty = penalty

@@ -1,7 +1,7 @@
 """Rows and their penalty in the compiled core, for weights stored row after row; torch does the others.
 
 The formulas are those of `pof.ranking.row_norms` and `pof.sphere.hypersign`, in a few passes over memory where torch
-takes twenty. On a small network, most of the penalty's cost is starting operations.
+takes twenty. On a small network, most of the penalty's cost is the overhead of starting operations.
 """
 
 from ctypes import c_float, c_int64, c_void_p

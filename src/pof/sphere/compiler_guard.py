@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def uncompiled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make `function` run as plain Python even when compiled code calls it, whose graph breaks there.
+    """Make `function` run as plain Python even when compiled code calls it; the graph breaks there.
 
     `torch.compiler.disable` at import time would load the whole compiler for every user.
     """

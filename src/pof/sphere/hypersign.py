@@ -22,7 +22,7 @@ from pof.ranking.row_norms import row_norms
 class Cosines(NamedTuple):
     """The cosine of each row to its mask, and one over the mask's norm: 0 if all of the row is pruned.
 
-    Both have as many dimensions as the weight, with size 1 along a row.
+    Both have the dimensions of the rows, with size 1 along each row.
     """
 
     values: Tensor

@@ -101,7 +101,7 @@ class Penalty:
         return sum(row["mean_cosine"] for row in rows) / len(rows) if rows else float("nan")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the masks in use and the step at which they were found; none are needed when `refresh` is 1."""
+        """Return the masks in use, and the step at which they were found; with `refresh` 1 there are none."""
         return {"found_at": self._found_at, "kept": {name: mask.clone() for name, mask in self._kept.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -166,7 +166,7 @@ class Penalty:
         return self._noted(name, cos)
 
     def _grad_in_rows(self, weight: nn.Parameter) -> Tensor | None:
-        """Return the gradient of `weight`, laid out as the weight is, to add to; None for a frozen weight."""
+        """Return the gradient to add to, in the memory layout of `weight`; None for a frozen weight."""
         if not weight.requires_grad:
             return None
         if weight.grad is None:

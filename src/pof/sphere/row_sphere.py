@@ -21,7 +21,7 @@ from pof.sphere.optimizer_hooks import after_step, refuse_stranger, trained_by
 
 
 class Sphere:
-    """Remembers the norm of each row of the weights of `model`'s plan, and brings the rows back to it.
+    """Remembers the norm of each row in the weights of a plan, and brings the rows back to it.
 
     Args:
         model: any module; it is not touched until `project` is called.

@@ -1,1 +1,1 @@
-"""What is printed in a terminal: one table, one progress bar."""
+"""What is printed in a terminal: text tables and progress bars."""

@@ -41,7 +41,7 @@ def build_model(recipe: ModelRecipe, classes: int) -> nn.Module:
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
-    """Build stochastic gradient descent; biases and normalisation decay too, as in the paper's setting."""
+    """Build stochastic gradient descent; weight decay includes biases and normalisation, as in the paper's setting."""
     settings = recipe.optimizer
     return SGD(
         model.parameters(),

@@ -96,7 +96,7 @@ class Trainer:
             yield from enumerate(batches, start=epoch * span.steps_per_epoch + first)
 
     def _step(self, step: int, inputs: Tensor, labels: Tensor) -> Tensor:
-        """One optimiser step; returns the loss."""
+        """Make one optimiser step; return the loss."""
         self._seed(step)
         self._model.train()
         loss = self._method.gradients(step, self._pass(inputs, labels))
@@ -106,7 +106,7 @@ class Trainer:
         return loss
 
     def _seed(self, step: int) -> None:
-        """Seed by the step, so that a resumed run draws the same random numbers, for dropout say."""
+        """Seed by the step, so that a resumed run draws the same random numbers (for dropout, say)."""
         seed, device = hash((self._recipe.run.seed, step, self._accelerator.process_index)) % 2**63, self._device.type
         # torch.manual_seed records a stack trace for each absent kind of device: a millisecond and a leak per step.
         torch.default_generator.manual_seed(seed)

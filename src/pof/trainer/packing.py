@@ -24,10 +24,10 @@ def facts_about(source: str | Path) -> dict[str, str]:
 
 
 def pack(source: str | Path, target: str | Path, facts: Mapping[str, str], *, calibrate: bool, **how: Any) -> int:
-    """Write the weights of `source` to `target`, with the options `how` of `pof.save`; return its bytes.
+    """Write the weights of `source` to `target`, with the options `how` of `pof.save`; return its size in bytes.
 
-    If the model is known, it says which layer is the first. Otherwise names and shapes decide, which sorted names may
-    mislead. `calibrate` keeps BatchNorm statistics, estimated from the images that the network was trained with.
+    If the model is known, it says which layer is the first. Otherwise names and shapes decide; sorted names may mislead
+    them. `calibrate` keeps BatchNorm statistics, estimated from the images that the network was trained with.
     """
     network, why = _network(source, facts)
     if calibrate:

@@ -37,7 +37,7 @@ class ModelRecipe:
     weights: str = ""
     """Weights to start from: a file (safetensors, .pth or .pof) or a run's folder. Empty starts from scratch."""
     normalize_inputs: str = ""
-    """Set to "patch" or "sample", inputs have unit norm too: see `pof.normalize_inputs`."""
+    """With "patch" or "sample", inputs have unit norm too: see `pof.normalize_inputs`. Empty leaves them."""
     channels_last: bool = True
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class RunRecipe:
     precision: str = "no"
     """The mixed precision: "no" (float32), "bf16" or "fp16"."""
     accumulate: int = 1
-    """Number of parts, one after the other, in which the gradients of a step are computed."""
+    """Number of parts in which the gradients of a step are computed, one after the other."""
     evaluate_every: int = 5
     """Epochs between two evaluations; the last epoch is always evaluated."""
     checkpoint_steps: int = 0
@@ -128,8 +128,8 @@ class TableRecipe:
     calibrate: bool = True
     """Whether each state is also tested with re-estimated BatchNorm statistics."""
     scopes: tuple[str, ...] = ()
-    """How to rank for the test: "layer" prunes every layer alike, "global" ranks the weights of all layers together.
-    Naming both makes two tables; naming none takes the method's own scope."""
+    """How weights are ranked in tests: "layer" prunes every layer alike, "global" ranks the weights of all layers
+    together. Naming both makes two tables; naming none takes the method's own scope."""
 
     def __post_init__(self) -> None:
         self.states()

@@ -42,7 +42,7 @@ def _difference(there: Any, here: Any, path: str = "") -> str:
 
 
 def origin_of(recipe: Recipe) -> dict[str, Any]:
-    """Return what makes the run: its recipe, versions and machine."""
+    """Return what the run is made with: its recipe, versions and machine."""
     return {
         "recipe": recipe.as_dict(),
         "recipe_hash": recipe.hash,

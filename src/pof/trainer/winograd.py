@@ -3,9 +3,9 @@
     y = A^T [ (G w G^T) * (B^T x B) ] A    for each tile of 4 x 4 outputs;  36 products instead of 144
 
 Within `winograd_convolutions()` every convolution that fits is computed this way, forward and backward, whoever calls
-it; no model is changed. A convolution fits if it is on a CPU, in float32 and channels_last, 3 x 3 with stride 1 and
-padding 1, without groups or bias, has multiples of 16 channels up to 128, and maps whose sides are multiples of 4.
-Torch computes the rest, and everything under autocast, torch.func and torch.compile. Results can be differentiated
+it; no model is changed. A convolution fits if it runs on a CPU in float32 and channels_last, is 3 x 3 with stride 1 and
+padding 1, has neither groups nor bias, has channels in multiples of 16 up to 128, and maps with sides in multiples of
+4. Torch computes the rest, and everything under autocast, torch.func and torch.compile. Results can be differentiated
 once.
 
 Reference: A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016.
@@ -48,7 +48,7 @@ def fits(
 ) -> bool:
     """Whether this convolution can be computed here."""
     return (
-        # Memory is read directly: subclasses may only look like tensors.
+        # Memory is read directly, so subclasses that only look like tensors do not fit.
         type(x) is Tensor
         and type(weight) in (Tensor, nn.Parameter)
         and not torch._C._are_functorch_transforms_active()
