@@ -1,6 +1,7 @@
 """A hook of mkdocs: pages of the site that are not files of docs/.
 
-* `spec.md` is src/pof/file/SPEC.md, and `cli.md` is written from the command line's own parser.
+* `spec.md` is src/pof/file/SPEC.md, `notes.md` is lab/notes.md, and `cli.md` is written from the command line's own
+  parser.
 * What a page links to outside of docs/ (records, examples, recipes) is brought into the site, under `repository/`, and
   the link is turned there. So the same link works on the site and where the repository itself is browsed.
 """
@@ -19,19 +20,20 @@ from mkdocs.structure.pages import Page
 from pof.cli.main import parser
 
 ROOT = Path(__file__).parent.parent
-SPEC, COMMANDS = "src/pof/file/SPEC.md", "src/pof/cli"
-HOMES = {SPEC: "spec.md", COMMANDS: "cli.md"}
+SPEC, NOTES, COMMANDS = "src/pof/file/SPEC.md", "lab/notes.md", "src/pof/cli"
+HOMES = {SPEC: "spec.md", NOTES: "notes.md", COMMANDS: "cli.md"}
 """Where things of the repository have a page of their own."""
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-LANGUAGES = {".py": "python", ".toml": "toml"}
+LANGUAGES = {".py": "python", ".toml": "toml", ".h": "c", ".html": "html", ".yml": "yaml"}
 WIDTH = "100"
 """Columns of the command line's help."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and everything that some page links to."""
-    files.append(File.generated(config, HOMES[SPEC], content=(ROOT / SPEC).read_text("utf-8")))
+    for path in (SPEC, NOTES):
+        files.append(File.generated(config, HOMES[path], content=(ROOT / path).read_text("utf-8")))
     files.append(File.generated(config, HOMES[COMMANDS], content=command_line()))
     waiting = list(files.documentation_pages())
     while waiting:

@@ -41,7 +41,6 @@ CALLS = {
     "compile": ["{run}/model.pof", "--sparsity", "0.8"],
     "export": ["{run}/model.pof", "{out}/model.pth"],
     "report": ["{run}/run", "--no-speed"],
-    "reproduce": ["instant", "--runs", "{out}", "--results", "{out}"],
 }
 
 
