@@ -3,10 +3,8 @@
     python examples/own_loop.py
 
 It trains a small network on the digits that come with pof, with and without the second pass, on the same batches. Then
-it prunes both and tests them without further training. This is the method `nested` in its simplest form.
+it prunes both and tests them without further training.
 """
-
-import random
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +17,16 @@ EPOCHS, BATCH, SPARSITIES = 6, 64, (0.0, 0.5, 0.8, 0.9)
 
 
 def train(model: nn.Module, images: Tensor, labels: Tensor, *, nested: bool) -> None:
-    """Train as usual, with three more lines for the second pass."""
-    chance = random.Random(0)
+    """Train as usual; `Nested.backward` takes the place of `backward()`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    two_passes = pof.Nested(model, low=0.5, high=0.9)
     for _ in range(EPOCHS):
         for part in torch.randperm(len(images)).split(BATCH):
             optimizer.zero_grad()
-            F.cross_entropy(model(images[part]), labels[part]).backward()
             if nested:
-                with pof.pruned(model, chance.uniform(0.5, 0.9), masked=True):  # pruned inside, dense after
-                    F.cross_entropy(model(images[part]), labels[part]).backward()  # gradients add up
+                two_passes.backward(lambda part=part: F.cross_entropy(model(images[part]), labels[part]))
+            else:
+                F.cross_entropy(model(images[part]), labels[part]).backward()
             optimizer.step()
     model.eval()
 

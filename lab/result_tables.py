@@ -82,7 +82,7 @@ def _every_size(records: Sequence[Record], statistics: str) -> str:
     ]
     header = ["method", "seed", "epochs", "pruned by", "dense", *(_state(*state) for state in states[1:])]
     title = f"One network, every size, {STATISTICS[statistics]}"
-    return titled(title, f"Two passes a step. {_tested(records)}.", header, rows)
+    return titled(title, f"Two passes per step. {_tested(records)}.", header, rows)
 
 
 def _instant(records: Sequence[Record], sparsities: Sequence[float], statistics: str, title: str) -> str:
@@ -146,7 +146,7 @@ def _fine_tuned(records: Sequence[Record], passes: int, dense: float, title: str
     ]
     about = (
         f"All have {passes} forward-backward passes over the training images, a teacher's forward pass for a third of "
-        f"one. {_tested(records)}; one figure a seed; "
+        f"one. {_tested(records)}; one figure per seed; "
         f"in brackets the difference to the dense network that all began with, {100 * dense:.2f}. "
         "BatchNorm statistics are those of the training; of networks for all sizes at once, re-estimated."
     )

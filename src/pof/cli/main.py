@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     """Build the whole command line, without importing torch."""
     top = OneLineParser(
         prog="pof",
-        description="Recoverable pruning for PyTorch: train once, then any sparsity, and back.",
+        description="One neural network for every size: any sparsity in milliseconds, and back.",
         epilog="example: pof demo",
     )
     top.add_argument("--version", action="version", version=f"pof {version('pof')}")

@@ -34,7 +34,7 @@ class LayerKind:
 
     def weight_names(self, module: nn.Module) -> tuple[str, ...]:
         """The names of the weights that `module` has."""
-        return tuple(name for name in self.weights if self.weights == ("weight",) or getattr(module, name) is not None)
+        return tuple(name for name in self.weights if name == "weight" or getattr(module, name, None) is not None)
 
 
 def _is_transposed_linear(module: nn.Module) -> bool:
