@@ -8,6 +8,8 @@ SOURCES = sorted(str(path) for path in Path("src/pof/core").glob("*.c"))
 
 setup(
     ext_modules=[
-        Extension("pof.core._compiled", SOURCES, optional=True, extra_compile_args=["-O3", "-g0", "-fvisibility=hidden"])
+        Extension(
+            "pof.core._compiled", SOURCES, optional=True, extra_compile_args=["-O3", "-g0", "-fvisibility=hidden"]
+        )
     ]
 )

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pof.checks import check_choice, check_not_negative, check_share
+from pof.checks import check_choice, check_not_negative, check_share, check_whole
 from pof.elastic.distillation import DenseTeacher, RunPass, check_teaching, divergence
 from pof.elastic.pruned_pass import PrunedPass
 from pof.elastic.second_pass import random_states, second_pass, step_generator
@@ -71,7 +71,8 @@ class Nested:
 
     Args:
         model: any module; it is not changed between steps.
-        low: the lowest sparsity of a second pass, and where the band of a recovered one begins.
+        low: the lowest sparsity of a second pass, and where the band of a recovered one begins; 0.5 by default, or
+            `high` if that is less.
         high: the highest sparsity of a second pass.
         skew: 1 draws sparsities evenly, 2 draws them closer to `high`.
         distill: the share of the second pass's loss that is learnt from the clean pass, if the callable of `backward`
@@ -103,7 +104,7 @@ class Nested:
         self,
         model: nn.Module,
         *,
-        low: float = 0.5,
+        low: float | None = None,
         high: float = 0.9,
         skew: float = 2.0,
         distill: float = 0.5,
@@ -116,9 +117,12 @@ class Nested:
         clean: float = 1.0,
         seed: int = 0,
     ) -> None:
+        if low is None:
+            low = min(NestedSettings.low, check_sparsity(high, "high"))
         self.settings = NestedSettings(low, high, skew, distill, temperature, rho, bands, scope, weight, teacher, clean)
+        self._part = 0
         self.step = 0
-        """How many times `backward` has been called."""
+        """How many optimiser steps `backward` has made the gradients of."""
         self.pruned_loss: Tensor | None = None
         """The loss of the last second pass."""
         self._seed = seed
@@ -128,20 +132,36 @@ class Nested:
         self._teacher = DenseTeacher(model, distill if teacher else 0.0, temperature)
 
     def backward(
-        self, loss: Loss, backward: Callable[[Tensor], object] = torch.Tensor.backward, *, loss_scale: float = 1.0
+        self,
+        loss: Loss,
+        backward: Callable[[Tensor], object] = torch.Tensor.backward,
+        *,
+        parts: int = 1,
+        loss_scale: float = 1.0,
     ) -> Tensor:
         """Add the gradients of a clean pass and of a pruned one to `.grad`; return the loss of the first, detached.
 
         Args:
-            loss: computes the loss of the batch, or a pair (loss, logits). With logits, the second pass also learns
-                from them. It is called once per pass, and must run the model each time.
+            loss: computes the loss of the batch, or a pair (loss, logits), with the classes in the last dimension. With
+                logits, the second pass also learns from them. It is called once per pass, and must run the model each
+                time.
             backward: called with the loss in place of `loss.backward()`, such as `accelerator.backward` or
                 `lambda loss: scaler.scale(loss).backward()`.
+            parts: how many calls make up one optimiser step, for gradients that are accumulated over parts of a batch.
+                The loss is divided by it here, so do not divide it yourself, and all parts have the same sparsity.
+                (`accelerator.backward` divides by itself: leave `parts` at 1 with it.)
             loss_scale: the factor by which `backward` scales the loss, such as `scaler.get_scale()`; only needed for
                 `rho`.
         """
-        found = self.two_passes(self.step, _ClosurePass(loss, backward, self._model), loss_scale)
-        self.step += 1
+        if not callable(loss):
+            raise PofError(
+                f"loss is a {type(loss).__name__}: pass a callable that computes it, nested.backward(lambda: ...)"
+            )
+        check_whole(parts, "parts", "how many calls make up one optimiser step")
+        found = self.two_passes(self.step, _ClosurePass(loss, backward, self._model, parts), loss_scale)
+        self._part += 1
+        if self._part >= parts:
+            self.step, self._part = self.step + 1, 0
         return found
 
     def two_passes(self, step: int, run_pass: RunPass, loss_scale: float = 1.0) -> Tensor:
@@ -153,7 +173,7 @@ class Nested:
             loss = self._teacher.taught(run_pass)
         with (
             second_pass(self._model, random, settings.rho / loss_scale, settings.weight),
-            self._pruned.at(sparsity, recover_from),
+            self._pruned.at(self._model, sparsity, recover_from),
         ):
             self.pruned_loss = run_pass(settings.distill, self._teacher.network, settings.temperature)
         return self.pruned_loss if loss is None else loss
@@ -178,8 +198,8 @@ class Nested:
 class _ClosurePass:
     """A `RunPass` made of a callable that computes the loss."""
 
-    def __init__(self, loss: Loss, backward: Callable[[Tensor], object], model: nn.Module) -> None:
-        self._loss, self._backward, self._model = loss, backward, model
+    def __init__(self, loss: Loss, backward: Callable[[Tensor], object], model: nn.Module, parts: int) -> None:
+        self._loss, self._backward, self._model, self._parts = loss, backward, model, parts
         self._first: Tensor | None = None
         """The logits of the first pass."""
         self._taught: Tensor | None = None
@@ -187,21 +207,33 @@ class _ClosurePass:
     def __call__(self, distill: float = 0.0, teacher: nn.Module | None = None, temperature: float = 1.0) -> Tensor:
         """Run one forward and backward pass."""
         with _Inputs(self._model) as inputs:
-            found = self._loss()
-        loss, logits = found if isinstance(found, tuple) else (found, None)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise PofError(f"the callable gave {type(loss).__name__}: let it return the loss, or (loss, logits)")
-        if teacher is not None and distill and self._taught is None:
-            self._taught = inputs.logits_of(teacher)
+            loss, logits = _loss_and_logits(self._loss())
+        if teacher is not None and distill:
+            if logits is None:
+                raise PofError("teacher=True compares logits: let the callable return (loss, logits)")
+            if self._taught is None:
+                self._taught = inputs.logits_of(teacher)
         wanted = self._first if teacher is None else self._taught
-        if distill and teacher is not None and logits is None:
-            raise PofError("teacher=True compares logits: let the callable return (loss, logits)")
         if distill and wanted is not None and logits is not None:
             loss = loss.lerp(divergence(logits, wanted, temperature).to(loss.dtype), distill)
-        self._backward(loss)
+        self._backward(loss if self._parts == 1 else loss / self._parts)
         if self._first is None and logits is not None:
             self._first = logits.detach()
         return loss.detach()
+
+
+def _loss_and_logits(found: Any) -> tuple[Tensor, Tensor | None]:
+    """What a callable returned, checked."""
+    pair = found if isinstance(found, tuple) else (found, None)
+    if len(pair) != 2 or not (pair[1] is None or isinstance(pair[1], Tensor)):
+        raise PofError("the callable returned something else than a loss or (loss, logits), with logits as a tensor")
+    loss, logits = pair
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
+        raise PofError(
+            f"the callable gave {type(loss).__name__}{shape}: let it return the loss, one number, or (loss, logits)"
+        )
+    return loss, logits
 
 
 class _Inputs:
@@ -209,7 +241,7 @@ class _Inputs:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._seen: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def __enter__(self) -> "_Inputs":
         self._handle = self._model.register_forward_pre_hook(self._note, with_kwargs=True)
@@ -219,14 +251,15 @@ class _Inputs:
         self._handle.remove()
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._seen = args, kwargs
+        self._seen.append((args, kwargs))
 
     @torch.no_grad()
     def logits_of(self, teacher: nn.Module) -> Tensor:
         """The logits of `teacher` for the same inputs."""
-        if self._seen is None:
-            raise PofError("the callable did not run the model: let it compute the loss from model(...)")
-        args, kwargs = self._seen
+        if len(self._seen) != 1:
+            often = "did not run the model" if not self._seen else f"ran the model {len(self._seen)} times"
+            raise PofError(f"the callable {often}: with a teacher, let it compute the loss from one model(...)")
+        args, kwargs = self._seen[0]
         found = teacher(*args, **kwargs)
         logits = found if isinstance(found, Tensor) else getattr(found, "logits", None)
         if not isinstance(logits, Tensor):

@@ -1,5 +1,6 @@
 """`with pof.pruned(model, s):` pruned weights inside, dense weights after, whatever happens inside."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -213,3 +214,44 @@ def test_a_loop_of_a_dense_and_a_pruned_pass_learns_both() -> None:
     assert accuracy(0.0) > 0.95
     assert accuracy(0.8) > 0.8
     assert int((model[0].weight == 0).sum()) == 0, "no weight was lost on the way"
+
+
+def test_a_first_block_in_inference_mode_spoils_nothing() -> None:
+    model, (x, y) = DropoutNet(), images_and_labels()
+    with torch.inference_mode(), pof.pruned(model, 0.5):
+        model(x)
+    with pof.pruned(model, 0.5):
+        F.cross_entropy(model(x), y).backward()
+
+
+def test_weights_that_are_tied_or_untied_between_blocks_are_planned_again() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    with pof.pruned(model, 0.5):
+        assert int((model[1].weight == 0).sum()) == 32
+    model[1].weight = nn.Parameter(torch.randn(8, 8))
+    with pof.pruned(model, 0.5):
+        assert [int((layer.weight == 0).sum()) for layer in model] == [32, 32]
+
+
+def test_models_that_are_equal_are_not_taken_for_each_other() -> None:
+    class Equal(nn.Linear):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Equal)
+
+        def __hash__(self) -> int:
+            return 1
+
+    one, other = Equal(8, 8), Equal(8, 8)
+    for model, counts in ((one, (32, 0)), (other, (0, 32)), (one, (32, 0))):
+        with pof.pruned(model, 0.5):
+            assert (int((one.weight == 0).sum()), int((other.weight == 0).sum())) == counts
+
+
+def test_a_model_is_freed_although_its_pass_is_remembered() -> None:
+    model = nn.Linear(30, 30)
+    with pof.pruned(model, 0.5):
+        pass
+    gone = weakref.ref(model)
+    del model
+    assert gone() is None

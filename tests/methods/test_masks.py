@@ -26,7 +26,7 @@ def masks_of(model: nn.Module) -> Masks:
 
 def applied(model: nn.Module, masks: Masks) -> AbstractContextManager[None]:
     """Masked weights inside the block, as DPF and cyclical pruning have them."""
-    return PrunedPass(model, keep_statistics=True).masked_by(masks.kept)
+    return PrunedPass(model, keep_statistics=True).masked_by(model, masks.kept)
 
 
 def test_masked_inside_and_the_same_bits_after() -> None:

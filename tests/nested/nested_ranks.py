@@ -27,7 +27,7 @@ def main(out: str) -> None:
     if ranks > 1:
         dist.init_process_group("gloo")
         model = DistributedDataParallel(model)
-    nested = pof.Nested(model, low=0.3, high=0.9, seed=4)
+    nested = pof.Nested(model, low=0.3, high=0.9, seed=4, teacher=True, clean=0.5, weight=0.7)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
     torch.manual_seed(1)
     for _ in range(4):
@@ -38,11 +38,11 @@ def main(out: str) -> None:
 
             def loss(mine: torch.Tensor = mine, answers: torch.Tensor = answers) -> tuple[torch.Tensor, torch.Tensor]:
                 logits = model(mine)
-                return F.cross_entropy(logits, answers) / 2, logits
+                return F.cross_entropy(logits, answers), logits
 
             # Ranks exchange gradients once per step, with the last part.
             with model.no_sync() if ranks > 1 and part == 0 else nullcontext():
-                nested.backward(loss)
+                nested.backward(loss, parts=2)
         optimizer.step()
     save_file({name: value.contiguous() for name, value in plain.state_dict().items()}, Path(out) / f"{rank}of{ranks}")
     if ranks > 1:

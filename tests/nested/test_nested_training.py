@@ -1,6 +1,7 @@
 """`pof.Nested` in loops that nobody here wrote: by hand, half precision, accumulation, accelerate, resumed."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 import pof
+from pof.elastic.distillation import divergence
 from pof.errors import PofError
 from pof.methods import METHODS, Span
 
@@ -119,14 +121,21 @@ def test_it_is_what_the_trainers_method_does() -> None:
         assert torch.equal(value, theirs.state_dict()[name]), name
 
 
-def test_gradients_accumulate_over_parts_of_a_batch() -> None:
+@pytest.mark.parametrize("teacher", [False, True])
+def test_gradients_accumulate_over_parts_of_a_batch(teacher: bool) -> None:
     model, ((x, y),) = network(), batches(1, 16)
     whole, parts = copy.deepcopy(model), copy.deepcopy(model)
-    pof.Nested(whole, **HALF).backward(lambda: F.cross_entropy(whole(x), y))
-    nested = pof.Nested(parts, **HALF)
+
+    def loss(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = net(images)
+        return F.cross_entropy(logits, labels), logits
+
+    settings: dict[str, Any] = {"low": 0.3, "high": 0.9, "distill": 0.5, "teacher": teacher, "seed": 5}
+    pof.Nested(whole, **settings).backward(lambda: loss(whole, x, y))
+    nested = pof.Nested(parts, **settings)
     for images, labels in zip(x.chunk(4), y.chunk(4), strict=True):
-        nested.backward(lambda images=images, labels=labels: F.cross_entropy(parts(images), labels) / 4)
-    assert nested.step == 4
+        nested.backward(lambda images=images, labels=labels: loss(parts, images, labels), parts=4)
+    assert nested.step == 1
     for one, other in zip(gradients(whole), gradients(parts), strict=True):
         torch.testing.assert_close(one, other)
 
@@ -297,7 +306,10 @@ def test_plan_and_memory_are_kept_between_steps() -> None:
     ("loss", "message"),
     [
         (lambda model, x: "text", "the callable gave str: let it return the loss"),
-        (lambda model, x: model(x), "the callable gave Tensor: let it return the loss"),
+        (lambda model, x: model(x), r"the callable gave Tensor of shape \(8, 5\): let it return the loss, one number"),
+        (lambda model, x: (model(x).mean(), model(x), 1), "something else than a loss or"),
+        (lambda model, x: (model(x).mean(), {"logits": 1}), "with logits as a tensor"),
+        (lambda model, x: (model(x).mean(), model(x)), "the callable ran the model 2 times"),
         (lambda model, x: model(x).mean(), "teacher=True compares logits"),
         (lambda model, x: (torch.ones((), requires_grad=True), x), "the callable did not run the model"),
     ],
@@ -309,6 +321,60 @@ def test_a_callable_that_cannot_be_used(loss: Callable[[nn.Module, Tensor], Any]
         pof.Nested(model, **HALF, teacher=True).backward(lambda: loss(model, x))
     for name, value in model.state_dict().items():
         assert torch.equal(value, dense[name]), name
+
+
+def test_a_loss_that_was_computed_already_is_refused() -> None:
+    model, ((x, y),) = network(), batches(1)
+    with pytest.raises(PofError, match=r"loss is a Tensor: pass a callable .*nested.backward\(lambda"):
+        pof.Nested(model).backward(F.cross_entropy(model(x), y))  # type: ignore[arg-type]
+
+
+def test_a_copy_prunes_its_own_model_and_can_be_pickled() -> None:
+    model, ((x, y),) = network(), batches(1)
+    nested = pof.Nested(model, **HALF)
+    nested.backward(lambda: F.cross_entropy(model(x), y))
+    other, copied = copy.deepcopy((model, nested))
+    zeros: list[tuple[int, int]] = []
+
+    def loss() -> Tensor:
+        zeros.append(tuple(int((net[5].weight == 0).sum()) for net in (model, other)))  # type: ignore[arg-type]
+        return F.cross_entropy(other(x), y)
+
+    copied.backward(loss)
+    assert zeros == [(0, 0), (0, 240)]
+    again = pickle.loads(pickle.dumps(nested))
+    assert again.step == 1
+
+
+def test_logits_of_sequences_are_compared_position_by_position() -> None:
+    one, other = torch.randn(2, 5, 4), torch.randn(2, 5, 4)
+    flat = divergence(one.reshape(10, 4), other.reshape(10, 4), 2.0)
+    torch.testing.assert_close(divergence(one, other, 2.0), flat)
+    with pytest.raises(PofError, match="cannot be compared"):
+        divergence(one, other[:, :4], 2.0)
+
+
+def test_a_low_high_lowers_low_too() -> None:
+    assert pof.Nested(network(), high=0.3).settings.low == 0.3
+
+
+def test_an_error_in_the_second_pass_loses_no_gradients() -> None:
+    model, ((x, y),) = network(), batches(1)
+    nested, calls = pof.Nested(model, **HALF), []
+
+    def loss() -> Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise MemoryError
+        return F.cross_entropy(model(x), y)
+
+    with pytest.raises(MemoryError):
+        nested.backward(loss)
+    wanted = copy.deepcopy(model)
+    wanted.zero_grad()
+    F.cross_entropy(wanted(x), y).backward()
+    for one, other in zip(gradients(model), gradients(wanted), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_settings_are_checked_at_once() -> None:

@@ -209,3 +209,26 @@ def no_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_without_the_core_the_error_says_what_to_do() -> None:
     with pytest.raises(PofError, match="install a C compiler"):
         pof.compile(pof.models.resnet20().eval(), torch.randn(1, 3, 32, 32))
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.GELU(), nn.LeakyReLU()], ids=["relu", "gelu", "leaky"])
+@pytest.mark.parametrize("pooling", ["mean", "pool"])
+def test_a_linear_layer_behind_any_activation_and_pooling(activation: nn.Module, pooling: str) -> None:
+    """Features that torch averaged are taken as images of one pixel too, or the whole plan would be given up."""
+
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.activation, self.fc = nn.Conv2d(3, 16, 3), activation, nn.Linear(16, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.activation(self.conv(x))
+            x = x.mean((2, 3)) if pooling == "mean" else torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1)
+            return self.fc(x)
+
+    model, x = Head().eval(), torch.randn(4, 3, 8, 8)
+    fast = pof.compile(model, x)
+    (chosen,) = fast._choices.values()
+    assert chosen.plan is not None, "no value was unforeseen"
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)

@@ -1,6 +1,7 @@
 """Show the contents of a .pof file: its stages, and the bytes of each.
 
-FILE may be a URL; only its head is read.
+FILE may be a URL. It is read once, to count the statistics that it keeps; with
+--partial only its head is read.
 
 example: pof inspect model.pof
 """

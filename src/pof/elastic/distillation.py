@@ -32,7 +32,11 @@ class RunPass(Protocol):
 
 def divergence(outputs: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """The Kullback-Leibler divergence of the class probabilities from the teacher's, averaged over the images."""
-    found, wanted = (F.log_softmax(values.float() / temperature, 1) for values in (outputs, teacher))
+    if outputs.dim() < 2 or outputs.shape != teacher.shape:
+        shapes = f"{tuple(outputs.shape)} and {tuple(teacher.shape)}"
+        raise PofError(f"logits of the shapes {shapes} cannot be compared: they must be (..., classes), and alike")
+    rows = (values.float().reshape(-1, values.shape[-1]) / temperature for values in (outputs, teacher))
+    found, wanted = (F.log_softmax(values, 1) for values in rows)
     # The gradient falls with the square of T (Hinton et al., Distilling the Knowledge in a Neural Network, 2015).
     return F.kl_div(found, wanted, reduction="batchmean", log_target=True) * temperature**2
 

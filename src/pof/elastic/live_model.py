@@ -124,7 +124,7 @@ class LiveModel:
     def _live(self, weight: LiveWeight) -> nn.Parameter:
         """The parameter that the model now has under all names of `weight`."""
         found = [find_parameter(self._model, name) for name in weight.entry.names]
-        if found[0] is None or not all(_is_same(found[0], other) for other in found[1:]):
+        if found[0] is None or not all(is_same(found[0], other) for other in found[1:]):
             raise WeightsChangedError(f"weight {weight.entry.name!r} was removed or untied: {REFRESH}")
         return found[0]
 
@@ -150,6 +150,6 @@ def find_parameter(model: nn.Module, name: str) -> nn.Parameter | None:
     return module._parameters.get(attribute) if module is not None else None
 
 
-def _is_same(one: nn.Parameter, other: nn.Parameter | None) -> bool:
+def is_same(one: nn.Parameter, other: nn.Parameter | None) -> bool:
     """Whether the two are the same parameter, or share their memory."""
     return one is other or (other is not None and identity(one) == identity(other))

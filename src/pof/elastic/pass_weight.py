@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pof.elastic.change_detector import ChangeDetector
-from pof.elastic.live_model import find_parameter
+from pof.elastic.live_model import find_parameter, is_same
 from pof.planning.entry import Entry
 
 Fill = Callable[[Tensor], object]
@@ -18,14 +18,17 @@ class PassWeight:
 
     def __init__(self, entry: Entry, parameter: nn.Parameter) -> None:
         self.entry, self.parameter = entry, parameter
-        self.dense = torch.empty_like(parameter.detach())
+        # A tensor made under inference_mode could not be written outside of it.
+        with torch.inference_mode(False):
+            self.dense = torch.empty_like(parameter.detach())
         self.detector = ChangeDetector(parameter)
         self.detector.look_at_largest()
 
     def is_in(self, model: nn.Module) -> bool:
         """Whether the model still has this parameter under all its names, with the same shape, type and device."""
         live, kept = find_parameter(model, self.entry.name), self.dense
-        if live is not self.parameter or any(find_parameter(model, name) is None for name in self.entry.tied):
+        others = [find_parameter(model, name) for name in self.entry.tied]
+        if live is not self.parameter or not all(is_same(live, other) for other in others):
             return False
         return (live.shape, live.dtype, live.device) == (kept.shape, kept.dtype, kept.device)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,7 @@ class PrunedPass:
         self._scope, self._magnitudes, self._sparsities = scope, magnitudes, sparsities
         self._masked, self._keep_statistics = masked, keep_statistics
         self._weights: list[PassWeight] = []
-        self._modules: list[tuple[int, type]] = []
+        self._parts: list[tuple[object, ...]] = []
         self.is_busy = False
         """Whether a block is open."""
         self._plan(model)
@@ -73,21 +73,23 @@ class PrunedPass:
             self._counts(self._ranked([weight.parameter.detach() for weight in self._weights]), pruned_state(sparsity))
 
     @contextmanager
-    def at(self, sparsity: float, recover_from: float | None = None) -> Iterator[None]:
+    def at(self, model: nn.Module, sparsity: float, recover_from: float | None = None) -> Iterator[None]:
         """Prune the weights at `sparsity` inside the block, and fill the band from `recover_from` if given."""
         state = pruned_state(sparsity, recover_from)
-        with self._block(lambda weights: self._in_state(weights, state)):
+        with self._block(model, lambda weights: self._in_state(weights, state)):
             yield
 
     @contextmanager
-    def masked_by(self, kept: Mapping[str, Tensor]) -> Iterator[None]:
+    def masked_by(self, model: nn.Module, kept: Mapping[str, Tensor]) -> Iterator[None]:
         """Zero the weights inside the block where the masks `kept`, by name, are False, whatever their magnitude."""
-        with self._block(lambda weights: _masked(weights, kept)):
+        with self._block(model, lambda weights: _masked(weights, kept)):
             yield
 
     @contextmanager
-    def _block(self, prepare: Prepare) -> Iterator[None]:
-        model, changed = self._current_model(), None
+    def _block(self, model: nn.Module, prepare: Prepare) -> Iterator[None]:
+        model, changed = unwrap(model), None
+        if not self.is_for(model):
+            self._plan(model)
         self.is_busy = True
         try:
             statistics, fills = self._enter(model, prepare)
@@ -156,18 +158,11 @@ class PrunedPass:
         bare = unwrap(model)
         parameters = chosen.parameters(bare)
         self._weights = [PassWeight(entry, parameters[entry.name]) for entry in chosen]
-        self._modules = _modules_of(bare)
-        # A weak reference, so that keeping a pass does not keep its model alive.
-        self._model = ref(bare)
+        self._parts = _parts_of(bare)
 
-    def _current_model(self) -> nn.Module:
-        """The model. Its plan is made again if its layers or weights have been replaced."""
-        model = self._model()
-        if model is None:
-            raise WeightsChangedError("the model of this pass is gone: make a new one")
-        if _modules_of(model) != self._modules or not all(weight.is_in(model) for weight in self._weights):
-            self._plan(model)
-        return model
+    def is_for(self, model: nn.Module) -> bool:
+        """Whether the plan is that of `model`, with the layers and weights that it has now."""
+        return _parts_of(model) == self._parts and all(weight.is_in(model) for weight in self._weights)
 
     def _check_layers(self, model: nn.Module, statistics: StateStatistics) -> None:
         for weight in self._weights:
@@ -229,7 +224,7 @@ def pruned(
     bare = unwrap(model) if isinstance(model, nn.Module) else model
     known, found = _LAST.get(bare, ((), None)) if isinstance(bare, nn.Module) else ((), None)
     # A block inside another one with the same settings needs memory of its own.
-    if found is None or known != settings or found.is_busy:
+    if found is None or known != settings or found.is_busy or not found.is_for(bare):
         found = PrunedPass(
             bare,
             scope=scope,
@@ -240,12 +235,13 @@ def pruned(
             masked=masked,
         )
         _LAST[bare] = (settings, found)
-    with found.at(sparsity, recover_from):
+    with found.at(bare, sparsity, recover_from):
         yield
 
 
-def _modules_of(model: nn.Module) -> list[tuple[int, type]]:
-    return [(id(module), type(module)) for module in model.modules()]
+def _parts_of(model: nn.Module) -> list[tuple[object, ...]]:
+    """The modules of a model and their parameters: a plan is right as long as they are the same."""
+    return [(id(module), type(module), *map(id, module._parameters.values())) for module in model.modules()]
 
 
 def _masked(weights: Sequence[PassWeight], kept: Mapping[str, Tensor]) -> list[Fill]:

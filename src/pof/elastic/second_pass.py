@@ -18,23 +18,25 @@ RandomStates = dict[str, Tensor]
 def second_pass(model: nn.Module, random: RandomStates, distance: float, weight: float = 1.0) -> Iterator[None]:
     """Make the block a second pass, whose gradients, times `weight`, are added to those of the first.
 
-    `random` is the state that the first pass began with, so that both draw the same numbers. Inside the block `.grad`
-    is empty, and the parameters are moved by `distance` along the first gradients. After it, parameters, buffers
-    (BatchNorm statistics) and random states are what they were before.
+    `random` is the state that the first pass began with, so that both draw the same numbers. Inside the block the
+    parameters are moved by `distance` along the gradients that they have. After it, parameters, buffers (BatchNorm
+    statistics) and random states are what they were before.
+
+    The gradients of the first pass stay where they are: DistributedDataParallel averages whatever has accumulated, and
+    parts of a batch that were not exchanged yet must take part in that.
     """
     trained = [p for p in model.parameters() if p.grad is not None]
-    # Copied, because the gradients of both passes may lie in the same buckets of DistributedDataParallel.
-    clean = [p.grad.clone() for p in trained if p.grad is not None]
-    model.zero_grad()
+    scaled = [p for p in model.parameters() if p.requires_grad] if weight != 1.0 else []
+    hooks = [parameter.register_hook(lambda gradient: gradient * weight) for parameter in scaled]
     # Half precision overflows now and then: such gradients lead nowhere, and the step will be skipped.
+    clean = [p.grad.clone() for p in trained if p.grad is not None] if distance else []
     uphill = moved(trained, clean, distance) if distance and gradients_are_finite(clean) else nullcontext()
-    with uphill, without_trace(model, random):
-        yield
-    for parameter in model.parameters():
-        if parameter.grad is not None and weight != 1.0:
-            parameter.grad.mul_(weight)
-    for parameter, gradient in zip(trained, clean, strict=True):
-        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    try:
+        with uphill, without_trace(model, random):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager
@@ -45,7 +47,7 @@ def moved(parameters: Sequence[nn.Parameter], directions: Sequence[Tensor], dist
         with torch.no_grad():
             for parameter, direction in zip(parameters, directions, strict=True):
                 parameter.add_(direction, alpha=distance)
-        torch.clear_autocast_cache()  # autocast does not notice writes in place
+        forget_casts()
         yield
     finally:
         with torch.no_grad():

@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pof.errors import PofFileError
+from pof.errors import MissingPackageError, PofFileError
 from pof.file import statistics_stream
 from pof.file.byte_source import ByteSource, open_source
 from pof.file.chunk_layout import BASE, Chunk, chunks_for, chunks_of, needed_for, states_after
@@ -139,7 +139,12 @@ class PofFile:
     def tensors(self, state: State) -> "dict[str, Tensor]":
         """The tensors in `state`, under the model's own keys."""
         # Imported here, so that a file's table of contents can be read without torch.
-        from pof.file.state_tensors import tensors_of
+        try:
+            from pof.file.state_tensors import tensors_of
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise MissingPackageError("the tensors of a file need torch: pip install 'pof[torch]'", "torch") from None
 
         needed = needed_for(state, self._head.stages, whole=self._head.whole)
         try:

@@ -42,6 +42,8 @@ def register(name: str, method: MethodClass) -> None:
     Raises:
         PofError: the name is taken by another method, or the class lacks something.
     """
+    if not isinstance(name, str) or not name or ":" in name:
+        raise PofError(f"name={name!r} must be a word without a colon: pof.methods.register('mine', Mine)")
     check_method(method, name)
     if METHODS.get(name, method) is not method:
         raise PofError(f"there is a method {name!r} already: register yours under another name")
@@ -52,7 +54,10 @@ def check_method(method: Any, name: str) -> None:
     """Raise unless `method` follows `MethodClass`; the message calls it `name`."""
     missing = [attribute for attribute in NEEDED if not callable(getattr(method, attribute, None))]
     settings = getattr(method, "Settings", None)
-    if not (isinstance(settings, type) and is_dataclass(settings)):
+    frozen = isinstance(settings, type) and is_dataclass(settings) and settings.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    if not isinstance(method, type):
+        raise PofError(f"the method {name!r} is a {type(method).__name__}: pass the class, not an instance of it")
+    if not frozen:
         missing.insert(0, "Settings (a frozen dataclass)")
     if missing:
         raise PofError(f"the method {name!r} has no {', '.join(missing)}: see pof.methods.protocol for what it needs")

@@ -65,7 +65,7 @@ class Cram:
         random = random_states(self._model)
         loss = run_pass()
         uphill = second_pass(self._model, random, self._settings.rho / loss_scale(self._optimizer))
-        with uphill, self._pruned.at(self._draw(step)):
+        with uphill, self._pruned.at(self._model, self._draw(step)):
             self._pruned_loss = run_pass()
         return loss
 

@@ -54,7 +54,7 @@ class Cyclical:
             raise PofError(f"cycles={settings.cycles} must not exceed the {span.steps} steps of the run: ask for fewer")
         self._masks = Masks(model, optimizer)
         self._masks.check_reach(settings.sparsity, settings.scope)
-        self._pruned = PrunedPass(model, keep_statistics=True)
+        self._model, self._pruned = model, PrunedPass(model, keep_statistics=True)
         self._settings = settings
         starts = [number * span.steps // settings.cycles for number in range(settings.cycles + 1)]
         self._ramps = [(first, first + step_at(settings.ramp, end - first)) for first, end in pairwise(starts)]
@@ -73,12 +73,12 @@ class Cyclical:
             if step == first:
                 self._masks.choose(sparsity, settings.scope)
             else:
-                with self._pruned.masked_by(self._masks.kept):
+                with self._pruned.masked_by(self._model, self._masks.kept):
                     self._masks.choose(sparsity, settings.scope)
         if self._is_held(step):
             self._masks.apply()
             return run_pass()
-        with self._pruned.masked_by(self._masks.kept):
+        with self._pruned.masked_by(self._model, self._masks.kept):
             return run_pass()
 
     def after_step(self, step: int) -> None:

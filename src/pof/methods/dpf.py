@@ -49,7 +49,7 @@ class Dpf:
         """Prepare the masks; the first ones keep every weight."""
         self._masks = Masks(model, optimizer)
         self._masks.check_reach(settings.sparsity, settings.scope)
-        self._pruned = PrunedPass(model, keep_statistics=True)
+        self._model, self._pruned = model, PrunedPass(model, keep_statistics=True)
         self._settings = settings
         shares = (settings.begin, settings.end, settings.freeze)
         self._first, self._last, self._freeze = (step_at(share, span.steps) for share in shares)
@@ -65,7 +65,7 @@ class Dpf:
         if step == self._last or is_due(step, self._first, self._freeze, settings.every):
             sparsity = cubic(step, self._first, self._last, settings.initial, settings.sparsity)
             self._masks.choose(sparsity, settings.scope)
-        with self._pruned.masked_by(self._masks.kept):
+        with self._pruned.masked_by(self._model, self._masks.kept):
             return run_pass()
 
     def after_step(self, step: int) -> None:

@@ -238,6 +238,9 @@ class ShowTensor:
 
 def _images(value: Any, shape: tuple[int, ...], lanes: int) -> tuple[Tensor, tuple[int, ...]]:
     """Images that torch has made, and where they lie: pointer and strides."""
+    if isinstance(value, Tensor) and value.dim() == 2 and shape[2:] == (1, 1):
+        # Features that a plan holds as images of one pixel, but that torch made.
+        value = value[:, :, None, None]
     if not isinstance(value, Tensor) or value.dtype is not torch.float32 or tuple(value.shape) != shape:
         raise UnforeseenError
     images = value.resolve_neg()

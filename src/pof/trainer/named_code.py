@@ -10,7 +10,7 @@ from pof.methods import METHODS, check_method
 
 def find_method(name: str) -> Any:
     """Return the class of a method: one of `pof.methods.METHODS`, or `package.module:Class`."""
-    if name in METHODS:
+    if isinstance(name, str) and name in METHODS:
         return METHODS[name]
     if not isinstance(name, str) or ":" not in name:
         near = get_close_matches(str(name), METHODS, n=1)
@@ -33,9 +33,9 @@ def import_named(name: str, key: str, what: str, known: tuple[str, ...]) -> Any:
         raise PofError(f"{key}={name!r} is not a known {what}: use one of {', '.join(known)}, or {own}")
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # the module is the user's own, and may fail in any way
         kind = "Class" if what == "method" else "function"
         where = (
             f"write it as module:{kind}, without .py" if ".py" in name else "it is looked for here and on PYTHONPATH"
         )
-        raise PofError(f"{key}={name!r} cannot be imported ({error}): {where}") from None
+        raise PofError(f"{key}={name!r} cannot be imported ({str(error) or type(error).__name__}): {where}") from None
