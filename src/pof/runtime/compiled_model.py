@@ -1,8 +1,12 @@
 """A model that runs on the sparse kernels where they are faster, and on torch everywhere else."""
 
+import copy
 import inspect
 import threading
-from collections.abc import Mapping, Sequence
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -14,7 +18,7 @@ from pof.checks import check_whole
 from pof.errors import PofError
 from pof.planning.wrappers import unwrap
 from pof.runtime.capture import capture
-from pof.runtime.compiled_weights import CompiledWeights, copied_state, refuse_other
+from pof.runtime.compiled_weights import CompiledWeights, ModelTensors, refuse_other, tensors_of_model
 from pof.runtime.engine_choice import EngineChoice, LayerTime, Times, choose
 from pof.runtime.execution_plan import ExecutionPlan, ThreadWork
 from pof.runtime.kernel_calls import library
@@ -23,6 +27,8 @@ from pof.terminal.text_table import text_table
 
 MOST_SIZES = 16
 """How many input sizes are kept ready; beyond that, the oldest one is dropped."""
+LONG = 10.0
+"""Seconds after which the choice of engines for a new size is worth a warning."""
 Key = tuple[Any, ...]
 
 
@@ -73,7 +79,8 @@ class CompiledModel:
         self._threads = torch.get_num_threads() if threads is None else check_whole(threads, "threads", "how many")
         self._lock = threading.Lock()
         self._local = threading.local()
-        self._state = copied_state(self._model)
+        self._frozen, self._state = _frozen_copy(self._model)
+        """A copy of the model as it was compiled: it runs where compiling gains nothing."""
         self._programs: dict[Program, CompiledWeights] = {}
         self._choices: dict[Key, EngineChoice] = {}
         """The choice for each size of inputs. `update` replaces the whole dict, so that running calls can finish."""
@@ -87,6 +94,8 @@ class CompiledModel:
             inputs = self._listed(inputs, named)
         with torch.no_grad():
             choice = self._choices.get(_key(inputs)) or self._choice(inputs)
+            if choice.runner == "model":
+                return self._frozen(*inputs)
             leaves = pytree.tree_leaves(inputs)
             outputs, values = choice.run(leaves, self._work)
             for name, written in choice.program.changes.inputs.items():
@@ -102,11 +111,12 @@ class CompiledModel:
             PofError: a layer was removed or has another shape.
         """
         with self._lock, torch.no_grad():
-            state = copied_state(self._model)
+            frozen, state = _frozen_copy(self._model)
             refuse_other(self._state, state)
             programs = {program: CompiledWeights.of(program, state) for program in self._programs}
             choices = {key: choice.with_weights(programs[choice.program]) for key, choice in self._choices.items()}
-            self._state, self._programs, self._choices, self._times = state, programs, choices, {}
+            self._frozen, self._state, self._programs = frozen, state, programs
+            self._choices, self._times = choices, {}
 
     def times(self, *inputs: Any) -> tuple[LayerTime, ...]:
         """The time of each layer, for inputs of this size (by default the example's)."""
@@ -133,7 +143,7 @@ class CompiledModel:
             for t in times.layers
         ]  # fmt: skip
         total = f"whole model: {times.plain:.3g} ms plain, {times.compiled:.3g} ms compiled"
-        if self._choices[_key(wanted)].plan is None:
+        if self._choices[_key(wanted)].runner == "model":
             verdict = "the plain model is used: compiling gains nothing at this size and sparsity"
         else:
             verdict = f"{times.plain / times.compiled:.2f}x as fast"
@@ -174,8 +184,22 @@ class CompiledModel:
         with torch.no_grad():
             choice = self._choices.get(key) or self._choice(wanted)
             if key not in self._times:
-                self._times[key] = choice.times(_copies(wanted), self._work)
+                times = choice.times(_copies(wanted), self._work, self._model_call(wanted))
+                if times.compiled > times.plain:
+                    # Other weights since the choice, or a misjudgement: what is slower is not used.
+                    self._choices = {**self._choices, key: replace(choice, runner="model", plan=None)}
+                    times = replace(times, compiled=times.plain)
+                self._times[key] = times
             return self._times[key]
+
+    def prepare(self, *inputs: Any, **named: Any) -> None:
+        """Choose the engines for inputs of this size now, so that their first call does not have to."""
+        self._measured(self._listed(inputs, named) if named else inputs)
+
+    def _model_call(self, inputs: Sequence[Any]) -> Callable[[], object]:
+        """A call of the model as the user would make it."""
+        frozen, copied = self._frozen, pytree.tree_map(_copied, tuple(inputs))
+        return lambda: frozen(*copied)
 
     def _work(self, plan: ExecutionPlan) -> ThreadWork:
         """The memory and steps of this thread for a plan; they are freed with the plan."""
@@ -192,7 +216,17 @@ class CompiledModel:
             key = _key(inputs)
             if key not in self._choices:
                 program = self._program(inputs)
-                found = choose(program, self._programs[program], _copies(inputs), self._threads, self._work)
+                began = time.perf_counter()
+                taken, leaves = self._programs[program], _copies(inputs)
+                found = choose(program, taken, leaves, self._threads, self._work, self._model_call(inputs))
+                seconds = time.perf_counter() - began
+                if self._choices and seconds > LONG:
+                    warnings.warn(
+                        f"inputs of a new size took {seconds:.0f} s to choose engines for: "
+                        "fast.prepare(inputs) does that beforehand",
+                        UserWarning,
+                        stacklevel=3,
+                    )
                 kept = list(self._choices.items())[-(MOST_SIZES - 1) :]
                 self._choices = {**dict(kept), key: found[0]}
                 self._times = {**{k: v for k, v in self._times.items() if k in self._choices}, key: found[1]}
@@ -221,7 +255,20 @@ def _tuple_of(example: Tensor | Sequence[Any]) -> tuple[Any, ...]:
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:
     """Copies of the inputs' leaves: a model may write to them, and timing runs it many times."""
-    return [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in pytree.tree_leaves(tuple(inputs))]
+    return [_copied(leaf) for leaf in pytree.tree_leaves(tuple(inputs))]
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _frozen_copy(model: nn.Module) -> tuple[nn.Module, ModelTensors]:
+    """A copy of the model that nobody else changes, and all its parameters and buffers by name."""
+    try:
+        frozen = copy.deepcopy(model).requires_grad_(False)
+    except Exception as error:  # each module may have its own reason
+        raise PofError(f"the model cannot be copied, which pof.compile needs: {str(error).splitlines()[0]}") from error
+    return frozen, tensors_of_model(frozen)
 
 
 def _key(inputs: Sequence[Any]) -> Key:

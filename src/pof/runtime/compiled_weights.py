@@ -14,10 +14,10 @@ from pof.runtime.sparse_conv import ConvSpec
 ModelTensors = dict[str, Tensor]
 
 
-def copied_state(model: nn.Module) -> ModelTensors:
-    """A copy of all parameters and buffers, under all their names."""
+def tensors_of_model(model: nn.Module) -> ModelTensors:
+    """All parameters and buffers, under all their names."""
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    return {name: tensor.detach().clone() for name, tensor in named}
+    return {name: tensor.detach() for name, tensor in named}
 
 
 def refuse_other(before: ModelTensors, now: ModelTensors) -> None:

@@ -3,10 +3,10 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ ROUNDS = 7
 """How often each engine runs in a comparison."""
 MARGIN = 1.02
 """The least speed-up over the plain model for the compiled one to be used."""
+ModelCall = Callable[[], object]
+"""Calls the user's own model with the inputs that are compared."""
 MOST_BYTES = 1 << 30
 """The most bytes that a block of images may have: the kernels count distances in bytes, in 32 bits."""
 
@@ -55,24 +57,29 @@ class Times:
     compiled: float
 
 
+Runner = Literal["kernels", "torch", "model"]
+"""What runs inputs of one size: a plan with sparse kernels, the fused program on torch, or the user's own model."""
+
+
 @dataclass(frozen=True)
 class EngineChoice:
     """The engines that run inputs of one size."""
 
     program: Program
     taken: CompiledWeights
+    runner: Runner
     plan: ExecutionPlan | None
-    """The plan of the compiled model; None if the plain model is faster."""
+    """The plan that the kernels run; None for other runners."""
     channels_last: bool
-    """Whether the plain model is faster in torch's channels-last layout."""
+    """Whether torch runs the program faster in its channels-last layout."""
 
     def with_weights(self, taken: CompiledWeights) -> "EngineChoice":
         """The same choice with other weights."""
         plan = None if self.plan is None else self.plan.with_weights(taken)
-        return EngineChoice(self.program, taken, plan, self.channels_last)
+        return replace(self, taken=taken, plan=plan)
 
     def run(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork]) -> tuple[Any, dict[str, Any]]:
-        """The outputs for these inputs, in their own memory, and all values by name."""
+        """The outputs for these inputs, in their own memory, and all values by name; for "kernels" and "torch"."""
         values = None
         if self.plan is not None:
             try:
@@ -84,16 +91,17 @@ class EngineChoice:
         inputs = {id(leaf) for leaf in leaves}
         return pytree.tree_map(lambda leaf: _own(leaf, values, inputs), self.program.outputs), values
 
-    def times(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork]) -> Times:
-        """Measure how fast the model and each of its layers are now."""
+    def times(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork], model: ModelCall) -> Times:
+        """Measure how fast the model and each of its layers are now, in turns with the user's own model."""
         passed = torch_run.timed(self.program, self.taken.weights, self.taken.constants, leaves, ROUNDS)
-        by_plain = partial(plainly, self.program, self.taken, leaves, channels_last=self.channels_last)
-        if self.plan is None:
-            (plain,) = _compared([by_plain])
+        if self.runner == "model":
+            (plain,) = _compared([model])
             return Times(_layer_times(self, passed, {}), plain.median, plain.median)
-        own = _step_times(self.plan, leaves, work(self.plan))
-        sparse = {name: own[name] for name in self.plan.sparse if name in own}
-        plain, compiled = _compared([by_plain, partial(self.plan.run, leaves, work(self.plan))])
+        sparse: dict[str, float] = {}
+        if self.plan is not None:
+            own = _step_times(self.plan, leaves, work(self.plan))
+            sparse = {name: own[name] for name in self.plan.sparse if name in own}
+        plain, compiled = _compared([model, partial(self.run, leaves, work)])
         return Times(_layer_times(self, passed, sparse), plain.median, compiled.median)
 
 
@@ -103,38 +111,61 @@ def choose(
     leaves: Sequence[Any],
     threads: int,
     work: Callable[[ExecutionPlan], ThreadWork],
+    model: ModelCall,
 ) -> tuple[EngineChoice, Times]:
-    """Find the fastest engines for these inputs, and measure how fast they are."""
+    """Find the fastest engines for these inputs, and measure how fast they are.
+
+    `model` calls the user's own model as the user does: only what beats that counts as a gain.
+    """
     passed = torch_run.timed(program, taken.weights, taken.constants, leaves, ROUNDS)
     layouts = (False,) if program.needs_strides else (False, True)
-    by_plain = [partial(plainly, program, taken, leaves, channels_last=last) for last in layouts]
+    plans, times = _plans(program, taken, leaves, threads, work, passed)
+    choices = [EngineChoice(program, taken, "torch", None, last) for last in layouts]
+    choices += [EngineChoice(program, taken, "kernels", plan, channels_last=False) for plan in plans]
+    plain, *found = _compared([model, *(partial(choice.run, leaves, work) for choice in choices)])
+    compiled, chosen = min(zip(found, choices, strict=True), key=itemgetter(0))
+    slower = plain.least <= MARGIN * compiled.least or plain.median <= compiled.median
+    if slower and not _shares_memory(model(), taken):
+        compiled, chosen = plain, EngineChoice(program, taken, "model", None, channels_last=False)
+    return chosen, Times(_layer_times(chosen, passed, times), plain.median, compiled.median)
+
+
+def _plans(
+    program: Program,
+    taken: CompiledWeights,
+    leaves: Sequence[Any],
+    threads: int,
+    work: Callable[[ExecutionPlan], ThreadWork],
+    passed: torch_run.Passed,
+) -> tuple[list[ExecutionPlan], dict[str, float]]:
+    """Plans worth comparing: all layers that can be sparse, and only those that gain; and the layers' times."""
     shapes = passed.shapes
     candidates = [i.name for i in program.items if isinstance(i, Layer) and _can_be_sparse(i, shapes)]
-    plans: list[ExecutionPlan] = []
-    times: dict[str, float] = {}
-    if candidates and not program.needs_strides and all(v.numel() for v in leaves if isinstance(v, Tensor)):
-        whole = ExecutionPlan(program, taken, shapes, candidates, threads)
-        try:
-            times = _step_times(whole, leaves, work(whole))
-            faster = [name for name in candidates if times[name] <= passed.milliseconds[name]]
-            plans = [whole, *([] if faster == candidates else [ExecutionPlan(program, taken, shapes, faster, threads)])]
-            for plan in plans:
-                plan.run(leaves, work(plan))  # an unforeseen value shows up here, not during the timing
-        except UnforeseenError:
-            plans, times = [], {}
-    found = _compared([*by_plain, *(partial(plan.run, leaves, work(plan)) for plan in plans)])
-    plain, last = min(zip(found[: len(layouts)], layouts, strict=True))
-    compiled, chosen = min(zip(found[len(layouts) :], plans, strict=True), key=itemgetter(0), default=(plain, None))
-    if plain.least <= MARGIN * compiled.least:
-        compiled, chosen = plain, None
-    choice = EngineChoice(program, taken, chosen, last)
-    return choice, Times(_layer_times(choice, passed, times), plain.median, compiled.median)
+    if not candidates or program.needs_strides or not all(v.numel() for v in leaves if isinstance(v, Tensor)):
+        return [], {}
+    whole = ExecutionPlan(program, taken, shapes, candidates, threads)
+    try:
+        times = _step_times(whole, leaves, work(whole))
+        faster = [name for name in candidates if times[name] <= passed.milliseconds[name]]
+        plans = [whole, *([] if faster == candidates else [ExecutionPlan(program, taken, shapes, faster, threads)])]
+        for plan in plans:
+            plan.run(leaves, work(plan))  # an unforeseen value shows up here, not during the timing
+    except UnforeseenError:
+        return [], {}
+    return plans, times
 
 
 def plainly(program: Program, taken: CompiledWeights, leaves: Sequence[Any], *, channels_last: bool) -> dict[str, Any]:
     """All values, computed by torch alone with the compiled model's weights."""
     weights = taken.weights_last if channels_last else taken.weights
-    return torch_run.run(program, weights, taken.constants, leaves).values
+    return torch_run.values_of(program, weights, taken.constants, leaves)
+
+
+def _shares_memory(outputs: Any, taken: CompiledWeights) -> bool:
+    """Whether a model returns its own weights or buffers, which a caller must not be able to change."""
+    places = {constant.untyped_storage().data_ptr() for constant in taken.constants.values()}
+    leaves = pytree.tree_leaves(outputs)
+    return any(isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() in places for leaf in leaves)
 
 
 def _own(leaf: Any, values: Mapping[str, Any], inputs: set[int]) -> Any:

@@ -46,7 +46,8 @@ class TorchOperation:
         """Call the operation."""
         operation = self.operation
         if operation.kwargs or any(isinstance(arg, (list, tuple, dict)) for arg in operation.args):
-            return lambda values: values.__setitem__(operation.name, call(operation, values))
+            resolved = bound_call(operation)
+            return lambda values: values.__setitem__(operation.name, resolved(values))
         # Skip the search for values inside lists of arguments: it takes longer than many operations do.
         places = [(isinstance(arg, Ref), arg.name if isinstance(arg, Ref) else arg) for arg in operation.args]
 
@@ -280,14 +281,29 @@ def copy_struct(
     return CopyStruct(*source, *to, images, channels, min(height, size[0]), min(width, size[1]), threads)
 
 
-def call(operation: Operation, values: Mapping[str, Any]) -> Any:
-    """Run a torch operation."""
+def bound_call(operation: Operation) -> Callable[[Mapping[str, Any]], Any]:
+    """The call of an operation of torch, for given values. Lists of arguments are looked through once, not per call."""
+    args = [_resolver(arg) for arg in operation.args]
+    kwargs = {name: _resolver(arg) for name, arg in operation.kwargs.items()}
+    target = operation.target
 
-    def value(leaf: Any) -> Any:
-        return values[leaf.name] if isinstance(leaf, Ref) else leaf
+    def run(values: Mapping[str, Any]) -> Any:
+        return target(*[arg(values) for arg in args], **{name: arg(values) for name, arg in kwargs.items()})
 
-    args, kwargs = pytree.tree_map(value, operation.args), pytree.tree_map(value, dict(operation.kwargs))
-    return operation.target(*args, **kwargs)
+    return run
+
+
+def _resolver(arg: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """A function of the values that gives an argument, with the values that it refers to filled in."""
+    if isinstance(arg, Ref):
+        name = arg.name
+        return lambda values: values[name]
+    if any(isinstance(leaf, Ref) for leaf in pytree.tree_leaves(arg)):
+        if type(arg) in (list, tuple):
+            parts, kind = [_resolver(part) for part in arg], type(arg)
+            return lambda values: kind([part(values) for part in parts])
+        return lambda values: pytree.tree_map(lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf, arg)
+    return lambda values: arg
 
 
 def dense(layer: Layer, weights: tuple[Tensor, Tensor], values: Mapping[str, Any]) -> Tensor:

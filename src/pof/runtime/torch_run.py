@@ -2,14 +2,15 @@
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from pof.runtime.execution_steps import LayerWeights, NamedValues, call, dense
+from pof.runtime.execution_steps import LayerWeights, NamedValues, bound_call, dense
 from pof.runtime.program import Layer, Program
 
 
@@ -29,18 +30,45 @@ class Passed:
         return {name: tuple(value.shape) for name, value in tensors.items() if value.dtype is torch.float32}
 
 
+ReadyItem = tuple[str, Layer | None, Callable[[Mapping[str, Any]], Any]]
+"""The name of an item, the layer if it is one, and else what to call with the values."""
+
+_CALLS: WeakKeyDictionary[Program, list[ReadyItem]] = WeakKeyDictionary()
+"""The items of a program, made ready to be called."""
+
+
+def values_of(
+    program: Program, weights: LayerWeights, constants: Mapping[str, Tensor], leaves: Sequence[Any]
+) -> NamedValues:
+    """All values, from one run of all items."""
+    values = program.values(constants, leaves)
+    for name, layer, call in _calls(program):
+        values[name] = call(values) if layer is None else dense(layer, weights[name], values)
+    return values
+
+
 def run(program: Program, weights: LayerWeights, constants: Mapping[str, Tensor], leaves: Sequence[Any]) -> Passed:
-    """Run all items once."""
+    """Run all items once, and time each."""
     values = program.values(constants, leaves)
     milliseconds: dict[str, float] = {}
-    for item in program.items:
+    for name, layer, call in _calls(program):
         start = time.perf_counter()
-        if isinstance(item, Layer):
-            values[item.name] = dense(item, weights[item.name], values)
-        else:
-            values[item.name] = call(item, values)
-        milliseconds[item.name] = 1e3 * (time.perf_counter() - start)
+        values[name] = call(values) if layer is None else dense(layer, weights[name], values)
+        milliseconds[name] = 1e3 * (time.perf_counter() - start)
     return Passed(values, milliseconds)
+
+
+def _calls(program: Program) -> list[ReadyItem]:
+    if program not in _CALLS:
+        _CALLS[program] = [
+            (item.name, item, _nothing) if isinstance(item, Layer) else (item.name, None, bound_call(item))
+            for item in program.items
+        ]
+    return _CALLS[program]
+
+
+def _nothing(values: Mapping[str, Any]) -> None:
+    """A layer is not called: it is computed with weights that change."""
 
 
 def timed(
