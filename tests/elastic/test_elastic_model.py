@@ -88,8 +88,9 @@ def test_layers_lists_zeros_band_and_alpha() -> None:
     elastic.prune(0.75)
     assert {(row.band, row.alpha) for row in elastic.layers()} == {(0, 0.0)}
     table = str(elastic.layers()).splitlines()
-    assert table[0].split() == ["weight", "weights", "zeros", "sparsity", "band", "alpha"]
-    assert table[1].split() == ["depthwise.weight", "72", "54", "0.75", "0", "0"]
+    assert table[0].split() == ["weight", "weights", "zeros", "sparsity", "band", "alpha", "dead", "rows"]
+    dead = int((model.depthwise.weight == 0).all(dim=(1, 2, 3)).sum())
+    assert table[1].split() == ["depthwise.weight", "72", "54", "0.75", "0", "0", str(dead)]
 
 
 def test_sparsity_counts_what_is_there_now() -> None:

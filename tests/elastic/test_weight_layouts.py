@@ -22,9 +22,9 @@ def test_one_weight(magnitudes: Any, weight: float) -> None:
     with torch.no_grad():
         model.weight.fill_(weight)
     elastic = pof.Elastic(model, magnitudes=magnitudes)
-    for sparsity, expected in ((0.4, weight), (0.5, weight), (0.6, 0.0), (0.999, 0.0)):
+    for sparsity in (0.4, 0.5, 0.6, 0.999):
         elastic.prune(sparsity)
-        assert model.weight.item() == expected, "Python's round(0.5) is 0"
+        assert model.weight.item() == weight, "no layer is emptied"
     elastic.recover(0.1, 0.9)
     assert model.weight.item() == weight, "alpha is the only magnitude there is"
     elastic.restore()

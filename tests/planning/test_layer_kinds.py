@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import pof
 from pof.planning import layer_kinds
 from pof.planning.layer_kinds import LAYER_KINDS, SPARSE_OPERATIONS, LayerKind, kind_of
+from pof.ranking.row_layout import RowLayout
 from pof.runtime.fusion import aten
 
 
@@ -25,8 +26,14 @@ class Bilinear(nn.Module):
 
 def test_a_new_kind_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(4, 8), Bilinear())
-    assert [entry.name for entry in pof.plan(model)] == ["0.weight"]
-    own = LayerKind("bilinear", lambda m: isinstance(m, Bilinear), weights=("matrix",), groups=lambda module: 1)
+    with pytest.warns(UserWarning, match=r"1.matrix is not pruned: Bilinear is not a layer that pof prunes"):
+        assert [entry.name for entry in pof.plan(model)] == ["0.weight"]
+    own = LayerKind(
+        "bilinear",
+        lambda m: isinstance(m, Bilinear),
+        weights=("matrix",),
+        layout=lambda module, weight: RowLayout(groups=1),
+    )
     monkeypatch.setattr(layer_kinds, "LAYER_KINDS", (*LAYER_KINDS, own))
     plan = pof.plan(model)
     assert [entry.name for entry in plan] == ["0.weight", "1.matrix"]

@@ -78,13 +78,13 @@ def test_the_plan_prints_as_a_table() -> None:
         "head.weight      Linear  6x5           30  tied: again.weight, always 0.5",
         "left out: stem.weight (the first convolution)",
         "left out: layer1.2.weight (excluded)",
-        "420 weights in 4 tensors are pruned",
+        "420 weights in 4 tensors are pruned, 71.6% of the model's 587",
     ]
     assert repr(plan) == str(plan)
 
 
 def test_thousands_are_separated_and_one_tensor_is_singular() -> None:
-    assert str(pof.plan(nn.Linear(100, 20))).splitlines()[-1] == "2,000 weights in 1 tensor are pruned"
+    assert str(pof.plan(nn.Linear(100, 20))).splitlines()[-1] == "2,000 weights in 1 tensor are pruned, 99.0% of the model's 2,020"
 
 
 def test_the_plan_gives_the_models_own_parameters() -> None:

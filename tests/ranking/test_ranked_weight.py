@@ -11,7 +11,7 @@ from torch import Tensor
 from pof.errors import PofError
 from pof.ranking.ranked_weight import RankedWeight
 from pof.ranking.row_layout import RowLayout
-from pof.ranking.shares import GLOBAL_FLOOR, GlobalRanking, band_counts, share_globally
+from pof.ranking.shares import GLOBAL_FLOOR, GlobalRanking, LayerSize, band_counts, share_alike, share_globally
 from pof.ranking.sparsity_state import pruned_state, recovered_state
 
 ROWS = RowLayout()
@@ -143,8 +143,34 @@ def test_a_global_ranking_gives_the_same_sorted_once_or_searched(layers: list[li
 
 
 def test_fixed_sparsities_are_the_upper_end_of_a_band() -> None:
-    sizes, fixed = [10, 10], [None, 0.5]
-    assert band_counts(sizes, fixed, None, pruned_state(0.8)) == [(8, 8), (5, 5)]
-    assert band_counts(sizes, fixed, None, recovered_state(0.3, 0.8)) == [(3, 8), (3, 5)]
-    assert band_counts(sizes, fixed, None, recovered_state(0.6, 0.8)) == [(6, 8), (5, 5)]
-    assert band_counts(sizes, fixed, None, pruned_state(0.0)) == [(0, 0), (0, 0)]
+    layers = [LayerSize(10), LayerSize(10, fixed=0.5)]
+    assert band_counts(layers, None, pruned_state(0.8)) == [(8, 8), (5, 5)]
+    assert band_counts(layers, None, recovered_state(0.3, 0.8)) == [(3, 8), (3, 5)]
+    assert band_counts(layers, None, recovered_state(0.6, 0.8)) == [(6, 8), (5, 5)]
+    assert band_counts(layers, None, pruned_state(0.0)) == [(0, 0), (0, 0)]
+
+
+sizes = st.lists(st.integers(1, 300), min_size=1, max_size=6)
+
+
+@settings(deadline=None)
+@given(sizes, st.lists(st.integers(0, 999), min_size=2, max_size=6))
+def test_no_layer_is_emptied_and_sparser_states_nest(sizes: list[int], thousandths: list[int]) -> None:
+    layers = [LayerSize(size) for size in sizes]
+    before = [0] * len(layers)
+    for sparsity in sorted(number / 1000 for number in thousandths):
+        counts = share_alike(layers, sparsity)
+        wanted = sum(round(sparsity * layer.weights) for layer in layers)
+        assert sum(counts) == min(wanted, sum(layer.most for layer in layers)), "the zeros of the network stay"
+        assert all(count <= layer.most < layer.weights for count, layer in zip(counts, layers, strict=True))
+        assert all(now >= then for now, then in zip(counts, before, strict=True)), "sparser states nest"
+        if all(round(sparsity * layer.weights) <= layer.most for layer in layers):
+            assert counts == [round(sparsity * layer.weights) for layer in layers]
+        before = counts
+
+
+def test_what_a_layer_cannot_lose_others_do() -> None:
+    # The third layer keeps its only weight, so the largest loses one more.
+    assert share_alike([LayerSize(20), LayerSize(10), LayerSize(1)], 0.9) == [19, 9, 0]
+    assert share_alike([LayerSize(64), LayerSize(24), LayerSize(3)], 0.9) == [59, 22, 2]
+    assert share_alike([LayerSize(1), LayerSize(1)], 0.9) == [0, 0]

@@ -6,6 +6,7 @@ from torch import nn
 
 import pof
 from pof.core.library import SWITCH, core
+from pof.ranking.row_layout import PLAIN, RowLayout
 from pof.sphere.compiled_rows import can_be_fast
 
 
@@ -61,11 +62,12 @@ def test_penalty_and_projection_are_those_of_torch(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_fast() -> None:
     weight = torch.randn(4, 6)
-    assert can_be_fast(weight, weight)
-    assert not can_be_fast(weight.t(), weight.t()), "columns, not rows, lie together"
-    assert not can_be_fast(weight[:, :3], weight[:, :3]), "gaps"
-    assert not can_be_fast(weight.double(), weight.double())
-    assert not can_be_fast(weight, weight.unflatten(0, (2, 2))), "rows are not in dimension 0"
+    assert can_be_fast(weight, PLAIN)
+    assert not can_be_fast(weight.t(), PLAIN), "columns, not rows, lie together"
+    assert not can_be_fast(weight[:, :3], PLAIN), "gaps"
+    assert not can_be_fast(weight.double(), PLAIN)
+    for layout in (RowLayout(groups=2), RowLayout(matrix=8), RowLayout(last=True)):
+        assert not can_be_fast(weight, layout), "rows are not in dimension 0"
 
 
 def test_a_gradient_of_another_layout_is_added_to() -> None:

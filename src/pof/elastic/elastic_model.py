@@ -38,14 +38,16 @@ class LayerRow:
     band: int
     """How many weights are in the band, filled with alpha * sign(w)."""
     alpha: float
+    dead_rows: int = 0
+    """How many rows have no weights left: their outputs are the same for every input."""
 
 
 class LayerRows(list[LayerRow]):
     """The rows of `Elastic.layers()`; prints as a table."""
 
     def __str__(self) -> str:
-        rows = [(r.name, r.weights, r.zeros, r.zeros / r.weights, r.band, r.alpha) for r in self]
-        return text_table(("weight", "weights", "zeros", "sparsity", "band", "alpha"), rows)
+        rows = [(r.name, r.weights, r.zeros, r.zeros / r.weights, r.band, r.alpha, r.dead_rows) for r in self]
+        return text_table(("weight", "weights", "zeros", "sparsity", "band", "alpha", "dead rows"), rows)
 
     __repr__ = __str__
 
@@ -127,6 +129,7 @@ class Elastic:
                 zeros=weight.zeros,
                 band=weight.counts[1] - weight.counts[0],
                 alpha=weight.alpha,
+                dead_rows=weight.dead_rows,
             )
             for weight in self._live.weights
         )

@@ -129,12 +129,12 @@ class LiveModel:
         return found[0]
 
     def _counts_of(self, state: State) -> tuple[Counts, ...]:
-        sizes, fixed = [entry.weights for entry in self._plan], [entry.sparsity for entry in self._plan]
+        sizes = [entry.size for entry in self._plan]
         if self._scope == "layer" or state == DENSE:
-            return tuple(band_counts(sizes, fixed, None, state))
+            return tuple(band_counts(sizes, None, state))
         if state not in self._counts:
             keys = [weight.ranked().keys_across() for weight in self.weights]
-            remember(self._counts, state, tuple(band_counts(sizes, fixed, keys, state)))
+            remember(self._counts, state, tuple(band_counts(sizes, keys, state)))
         return self._counts[state]
 
 

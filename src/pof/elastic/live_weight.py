@@ -43,6 +43,12 @@ class LiveWeight:
         """How many weights are zero, counted now."""
         return count_zeros(self.parameter.detach())
 
+    @property
+    def dead_rows(self) -> int:
+        """How many rows have no weights left now, counted."""
+        rows, dims = self.entry.rows(self.parameter.detach())
+        return count_zeros(torch.any(rows != 0, dim=dims)) if dims else count_zeros(rows)
+
     def change(self) -> str | None:
         """What other code has done to the parameter since it was last written; None if nothing."""
         what = self._detector.change()

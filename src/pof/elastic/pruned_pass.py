@@ -150,8 +150,7 @@ class PrunedPass:
 
     def _counts(self, ranked: Sequence[RankedWeight], state: State) -> list[Counts]:
         keys = [weight.keys_across() for weight in ranked] if self._scope == "global" else None
-        entries = [weight.entry for weight in self._weights]
-        return band_counts([entry.weights for entry in entries], [entry.sparsity for entry in entries], keys, state)
+        return band_counts([weight.entry.size for weight in self._weights], keys, state)
 
     def _plan(self, model: nn.Module) -> None:
         chosen = plan(model, **self._globs, sparsities=self._sparsities)

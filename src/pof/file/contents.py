@@ -44,7 +44,7 @@ def contents_of_model(
         if len(names) != 1:
             raise PofError(f"weight {entry.name!r} must be in the state_dict exactly once: exclude it")
         _refuse_unstorable(names[0], tensors[names[0]])
-        entries.append(Entry(names[0], entry.kind, entry.shape, entry.groups, entry.sparsity))
+        entries.append(Entry(names[0], entry.kind, entry.shape, entry.layout, entry.sparsity))
     _refuse_shared(tensors, [entry.name for entry in entries])
     return Contents(tensors, aliases, tuple(entries), tuple(unwrap(model).state_dict()))
 

@@ -21,7 +21,6 @@ from pof.file.position_masks import MaskReader
 from pof.file.position_patterns import Patterns, count_of, group_size, members_of, taken_beyond
 from pof.file.streams import StreamReader
 from pof.file.weight_integers import DTYPES, held_as, largest_symbol, stored_kind, to_weight
-from pof.ranking.row_layout import RowLayout
 from pof.ranking.sparsity_state import State
 
 
@@ -96,9 +95,7 @@ class Decoder:
         norms, scales = Cursor(streams.next()), Cursor(streams.next())
         for info in self._pruned:
             if self.head.magnitudes == "unit":
-                self._norms[info.name] = _floats(
-                    norms, RowLayout(info.groups).norms_shape(info.shape), f"a norm of {info.name!r}"
-                )
+                self._norms[info.name] = _floats(norms, info.layout.norms_shape(info.shape), f"a norm of {info.name!r}")
             if self.head.values == "int8":
                 self._scales[info.name] = _floats(scales, (info.shape[0],), f"a scale of {info.name!r}")
         for cursor in (*joined.values(), norms, scales):

@@ -82,9 +82,9 @@ class Encoder:
         entries = contents.entries
         self._weights = [StoredWeight(e, contents.tensors[e.name], values, magnitudes) for e in entries]
         keys = [weight.ranked.keys_across() for weight in self._weights] if scope == "global" else None
-        sizes, fixed = [entry.weights for entry in entries], [entry.sparsity for entry in entries]
+        sizes = [entry.size for entry in entries]
         states = map(pruned_state, self.stages)
-        self._counts = [[zeros for zeros, _ in band_counts(sizes, fixed, keys, state)] for state in states]
+        self._counts = [[zeros for zeros, _ in band_counts(sizes, keys, state)] for state in states]
         self._statistics: dict[Chunk, list[tuple[State, Differences]]] = {}
         self._plain = {n: t for n, t in contents.tensors.items() if n not in {entry.name for entry in entries}}
         self._own: dict[int, list[Bools]] = {}
@@ -139,7 +139,7 @@ class Encoder:
             dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
             if name in pruned:
                 yield TensorInfo(
-                    "pruned", name, dtype, shape, groups=pruned[name].groups, sparsity=pruned[name].sparsity
+                    "pruned", name, dtype, shape, layout=pruned[name].layout, sparsity=pruned[name].sparsity
                 )
             else:
                 yield TensorInfo("plain", name, dtype, shape, stored=str(self._plain_stored(tensor).dtype)[6:])

@@ -12,6 +12,7 @@ from pof.errors import PofError, PofFileError
 from pof.file.chunk_layout import Chunk, chunks_of
 from pof.file.number_types import ITEM_SIZES
 from pof.file.streams import DEFLATE_MOST, deflate, inflate
+from pof.ranking.row_layout import PLAIN, RowLayout
 from pof.ranking.sparsity import check_sparsity
 
 MAGIC = b"\x93POF\r\n\x1a\n"
@@ -37,7 +38,8 @@ class TensorInfo:
     shape: tuple[int, ...] = ()
     stored: str = ""
     """The type in which the file stores a plain tensor."""
-    groups: int | None = None
+    layout: RowLayout = PLAIN
+    """Where the rows of a pruned tensor lie."""
     sparsity: float | None = None
     target: str = ""
     """The name of the tensor that an alias stands for."""
@@ -136,7 +138,7 @@ def _as_list(tensor: TensorInfo) -> list[Any]:
         return [tensor.role, tensor.name, tensor.target]
     if tensor.role == "plain":
         return [tensor.role, tensor.name, tensor.dtype, tensor.shape, tensor.stored]
-    return [tensor.role, tensor.name, tensor.dtype, tensor.shape, tensor.groups, tensor.sparsity]
+    return [tensor.role, tensor.name, tensor.dtype, tensor.shape, tensor.layout.stored(), tensor.sparsity]
 
 
 def _parse(table: dict[str, Any]) -> Head:
@@ -176,10 +178,11 @@ def _tensor(item: list[Any]) -> TensorInfo:
         return TensorInfo("plain", name, item[2], shape, stored=item[4])
     if role != "pruned" or item[2] not in ("float32", "float16", "bfloat16") or not shape or 0 in shape:
         raise PofFileError(f"tensor {name!r} has the unknown role {role!r} or a type that cannot be pruned")
-    groups = None if item[4] is None else int(item[4])
-    if groups is not None and (groups < 1 or shape[0] % groups or len(shape) < 2):
-        raise PofFileError(f"tensor {name!r} has {groups} groups, which do not fit its shape")
-    return TensorInfo("pruned", name, item[2], shape, groups=groups, sparsity=_fixed(item[5]))
+    try:
+        layout = RowLayout.from_stored(item[4], shape)
+    except PofError as error:
+        raise PofFileError(f"tensor {name!r}: {error}") from None
+    return TensorInfo("pruned", name, item[2], shape, layout=layout, sparsity=_fixed(item[5]))
 
 
 def _fixed(value: Any) -> float | None:

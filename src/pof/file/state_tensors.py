@@ -15,7 +15,7 @@ from pof.ranking.ranked_weight import RankedWeight
 from pof.ranking.recovery import fill_band
 from pof.ranking.row_layout import RowLayout
 from pof.ranking.row_norms import rescale_rows
-from pof.ranking.shares import band_counts
+from pof.ranking.shares import LayerSize, band_counts
 from pof.ranking.sparsity_state import DENSE, Magnitudes, State
 from pof.ranking.sphere_recovery import fill_rows
 
@@ -45,18 +45,16 @@ def _weights_of(decoder: Decoder, state: State, needed: Needed) -> dict[str, Ten
         if needed.signs > needed.values:
             for number, info in enumerate(parts):
                 alpha = decoder.alpha(number, needed.signs - 1, needed.values - 1)
-                _fill(
-                    weights[info.name], decoder.band(number, needed), alpha, decoder.norms(info), RowLayout(info.groups)
-                )
+                _fill(weights[info.name], decoder.band(number, needed), alpha, decoder.norms(info), info.layout)
         elif magnitudes == "unit":
             for info in parts:
-                _rescale(weights[info.name], decoder.norms(info), RowLayout(info.groups))
+                _rescale(weights[info.name], decoder.norms(info), info.layout)
         return weights
     try:
         ranked = [
             RankedWeight(
                 weights[info.name],
-                RowLayout(info.groups),
+                info.layout,
                 magnitudes,
                 name=info.name,
                 many_states=False,
@@ -67,7 +65,7 @@ def _weights_of(decoder: Decoder, state: State, needed: Needed) -> dict[str, Ten
     except PofError as error:
         raise PofFileError(str(error)) from None
     keys = [weight.keys_across() for weight in ranked] if decoder.head.scope == "global" else None
-    counts = band_counts([info.elements for info in parts], [info.sparsity for info in parts], keys, state)
+    counts = band_counts([LayerSize(info.elements, info.sparsity) for info in parts], keys, state)
     found = {}
     for info, weight, pair in zip(parts, ranked, counts, strict=True):
         found[info.name] = torch.empty_like(weight.values)

@@ -9,9 +9,8 @@ from pof.planning.pruning_plan import plan
 from pof.planning.refusals import refuse_other_plan
 from pof.ranking.magnitude_bits import count_zeros
 from pof.ranking.ranked_weight import RankedWeight
-from pof.ranking.shares import share_globally
-from pof.ranking.sparsity import prune_count
-from pof.ranking.sparsity_state import Magnitudes
+from pof.ranking.shares import band_counts
+from pof.ranking.sparsity_state import Magnitudes, pruned_state
 
 
 class Masks:
@@ -69,6 +68,5 @@ class Masks:
         ]
 
     def _counts(self, ranked: list[RankedWeight], sparsity: float, scope: str) -> list[int]:
-        if scope == "global":
-            return share_globally([weight.keys_across() for weight in ranked], sparsity)
-        return [prune_count(weight.size, sparsity) for weight in ranked]
+        keys = [weight.keys_across() for weight in ranked] if scope == "global" else None
+        return [zeros for zeros, _ in band_counts([entry.size for entry in self._plan], keys, pruned_state(sparsity))]

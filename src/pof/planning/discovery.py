@@ -1,5 +1,6 @@
 """Finding the weights of a model that could be pruned, and those that cannot, with the reason."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from torch import nn
@@ -8,12 +9,19 @@ from torch.nn.parameter import UninitializedParameter
 from pof.planning.entry import Entry
 from pof.planning.layer_kinds import LayerKind, kind_of
 from pof.planning.shared_memory import extent, identity, overlap
+from pof.ranking.row_layout import PLAIN
 
 EMPTY = "it has no elements"
 EMBEDDED = "it is tied to an embedding: untie it to prune it"
+EMBEDDING = "embeddings are not pruned"
+UNKNOWN = "is not a layer that pof prunes"
 RECURRENT = "recurrent layers are not pruned"
 QUANTISED = "it is quantised: prune before quantising"
 NO_PARAMETER = "it is no parameter (a parametrisation, an old mask, a buffer): make it one"
+
+COLOURS = 3
+LEAST_SHARE = 0.001
+"""Weights that hold less of the model than this need no mention."""
 
 LeftOut = tuple[str, str]
 """The name of a weight that is not pruned, and why."""
@@ -25,7 +33,7 @@ def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftO
     Each weight that could be pruned comes with whether it belongs to the first convolution.
     """
     embeddings = [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
-    first = next((module for module in model.modules() if (kind := kind_of(module)) and kind.convolves), None)
+    first = next((module for module in model.modules() if _may_take_the_input(module)), None)
     found: dict[object, tuple[Entry, bool]] = {}
     memory = [(extent(module.weight), EMBEDDED) for module in embeddings]
     left_out = []
@@ -47,7 +55,42 @@ def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftO
             else:
                 found[key] = (_entry(name, module, weight, kind), module is first)
                 memory.append((extent(weight), f"it shares memory with {name}, in another shape, and follows it"))
-    return list(found.values()), left_out
+    return list(found.values()), [*left_out, *_unknown(model, found, left_out)]
+
+
+def _may_take_the_input(module: nn.Module) -> bool:
+    """Whether a module can be the convolution that sees the images: a depthwise one works on features."""
+    kind = kind_of(module)
+    if kind is None or not kind.convolves:
+        return False
+    groups, channels = getattr(module, "groups", 1), getattr(module, "in_channels", 1)
+    return not (groups == channels and channels > COLOURS)
+
+
+def _unknown(model: nn.Module, found: Mapping[object, tuple[Entry, bool]], left_out: list[LeftOut]) -> list[LeftOut]:
+    """Weights of some size that neither list has: of embeddings, and of layers that no kind describes."""
+    least = LEAST_SHARE * count_weights(model.parameters())
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    known = {*found, *(identity(parameters[name]) for name, _ in left_out if name in parameters)}
+    # What a weight is computed from, such as the parameters of a parametrisation, is told with that weight.
+    computed = tuple(f"{name.rpartition('.')[0]}." for name, _ in left_out if name not in parameters)
+    unknown = []
+    for path, module in model.named_modules():
+        for attribute, weight in module._parameters.items():
+            name = f"{path}.{attribute}" if path else attribute
+            if weight is None or isinstance(weight, UninitializedParameter) or weight.dim() < 2:
+                continue
+            if weight.numel() <= least or identity(weight) in known or name.startswith(computed):
+                continue
+            is_embedding = isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+            unknown.append((name, EMBEDDING if is_embedding else f"{type(module).__name__} {UNKNOWN}"))
+            known.add(identity(weight))
+    return unknown
+
+
+def count_weights(parameters: Iterable[nn.Parameter]) -> int:
+    """How many numbers the parameters hold; those of lazy layers do not count yet."""
+    return sum(weight.numel() for weight in parameters if not isinstance(weight, UninitializedParameter))
 
 
 def _never_pruned(path: str, module: nn.Module) -> list[LeftOut]:
@@ -62,5 +105,6 @@ def _never_pruned(path: str, module: nn.Module) -> list[LeftOut]:
 
 def _entry(name: str, module: nn.Module, weight: nn.Parameter, kind: LayerKind | None) -> Entry:
     shape = () if isinstance(weight, UninitializedParameter) else tuple(weight.shape)
-    groups = None if kind is None or kind.groups is None else kind.groups(module)
-    return Entry(name, type(module).__name__, shape, groups)
+    plain = kind is None or kind.layout is None or isinstance(weight, UninitializedParameter)
+    layout = PLAIN if plain or kind is None or kind.layout is None else kind.layout(module, weight)
+    return Entry(name, type(module).__name__, shape, layout)

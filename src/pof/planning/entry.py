@@ -5,7 +5,8 @@ from math import prod
 
 from torch import Tensor
 
-from pof.ranking.row_layout import RowLayout
+from pof.ranking.row_layout import PLAIN, RowLayout
+from pof.ranking.shares import LayerSize
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class Entry:
     kind: str
     """The class of its layer; empty if only the tensors are known, not the model."""
     shape: tuple[int, ...]
-    groups: int | None = None
-    """How many groups the layer has, if its output units lie in dimension 1 (a transposed convolution); else None."""
+    layout: RowLayout = PLAIN
+    """Where its rows lie."""
     sparsity: float | None = None
     """The fixed sparsity of this weight whenever the model is not dense; None follows the sparsity asked for."""
     tied: tuple[str, ...] = ()
@@ -34,9 +35,14 @@ class Entry:
         return prod(self.shape)
 
     @property
-    def layout(self) -> RowLayout:
-        """Where its rows lie."""
-        return RowLayout(self.groups)
+    def groups(self) -> int | None:
+        """How many groups the layer has, if its output units lie in dimension 1; else None."""
+        return self.layout.groups
+
+    @property
+    def size(self) -> LayerSize:
+        """What decides how many zeros it gets."""
+        return LayerSize(self.weights, self.sparsity)
 
     def rows(self, weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """A view of `weight` (of this entry's shape) by rows, and the dimensions that make up one row."""

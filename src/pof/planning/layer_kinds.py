@@ -1,7 +1,7 @@
 """The kinds of layers that can be pruned, in one table. To add a kind, add an entry to `LAYER_KINDS`.
 
 Everything that differs between kinds is a column: which parameters are weights, where the rows of a weight lie (a
-`.pof` file stores that as `groups`), whether the layer counts as a convolution, and which of its operations the runtime
+`.pof` file stores that too), whether the layer counts as a convolution, and which of its operations the runtime
 can make sparse.
 """
 
@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from pof.ranking.row_layout import RowLayout
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -25,8 +28,10 @@ class LayerKind:
     """Whether a module is of this kind; subclasses count too."""
     weights: tuple[str, ...] = ("weight",)
     """The names of the parameters that are weights; those that are None in a module do not count."""
-    groups: Callable[[Any], int] | None = None
-    """Returns a layer's groups, for a kind whose output units lie in dimension 1; None if they lie in dimension 0."""
+    weights_of: Callable[[Any], tuple[str, ...]] | None = None
+    """Returns those names, for a kind whose modules have different ones."""
+    layout: Callable[[Any, Tensor], RowLayout] | None = None
+    """Returns where the rows of a module's weight lie; None for a kind where they lie in dimension 0."""
     convolves: bool = False
     """Whether a layer of this kind can be the first convolution of a model."""
     operations: Mapping[str, str] = field(default_factory=dict)
@@ -34,6 +39,8 @@ class LayerKind:
 
     def weight_names(self, module: nn.Module) -> tuple[str, ...]:
         """The names of the weights that `module` has."""
+        if self.weights_of is not None:
+            return self.weights_of(module)
         return tuple(name for name in self.weights if name == "weight" or getattr(module, name, None) is not None)
 
 
@@ -42,6 +49,35 @@ def _is_transposed_linear(module: nn.Module) -> bool:
     return any(
         kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils" for kind in type(module).__mro__
     )
+
+
+def _expert_weights(module: nn.Module) -> tuple[str, ...]:
+    """The parameters that hold one matrix per expert."""
+    return tuple(
+        name for name, value in module._parameters.items() if value is not None and value.dim() == 3 and is_real(value)
+    )
+
+
+def is_real(parameter: nn.Parameter) -> bool:
+    """Whether a parameter holds floating-point numbers."""
+    return isinstance(parameter, UninitializedParameter) or parameter.is_floating_point()
+
+
+def _is_experts(module: nn.Module) -> bool:
+    """Whether `module` holds the experts of a mixture as three-dimensional parameters, as those of transformers do."""
+    return type(module).__name__.endswith("Experts") and bool(_expert_weights(module))
+
+
+def _expert_rows(module: Any, weight: Tensor) -> RowLayout:
+    """A row is an output unit of one expert. `is_transposed` of transformers means weights of (experts, in, out)."""
+    if getattr(module, "is_transposed", False):
+        return RowLayout(last=True)
+    return RowLayout(matrix=weight.shape[0] * weight.shape[1])
+
+
+def _is_conditional(module: nn.Module) -> bool:
+    """Whether `module` is timm's CondConv2d, which mixes the kernels of several experts for each sample."""
+    return type(module).__name__ == "CondConv2d" and hasattr(module, "weight_shape") and hasattr(module, "num_experts")
 
 
 LAYER_KINDS = (
@@ -54,12 +90,18 @@ LAYER_KINDS = (
     LayerKind(
         "transposed convolution",
         lambda module: isinstance(module, TRANSPOSED),
-        groups=lambda module: module.groups,
+        layout=lambda module, weight: RowLayout(groups=module.groups),
         convolves=True,
     ),
     LayerKind("linear", lambda module: isinstance(module, nn.Linear), operations={"aten.linear.default": "linear"}),
-    LayerKind("transposed linear", _is_transposed_linear, groups=lambda module: 1),
+    LayerKind("transposed linear", _is_transposed_linear, layout=lambda module, weight: RowLayout(groups=1)),
     LayerKind("attention", lambda module: isinstance(module, nn.MultiheadAttention), weights=ATTENTION_WEIGHTS),
+    LayerKind("experts", _is_experts, weights_of=_expert_weights, layout=_expert_rows),
+    LayerKind(
+        "conditional convolution",
+        _is_conditional,
+        layout=lambda module, weight: RowLayout(matrix=module.num_experts * module.weight_shape[0]),
+    ),
 )
 
 SPARSE_OPERATIONS = {name: how for kind in LAYER_KINDS for name, how in kind.operations.items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from pof.errors import PlanError
-from pof.planning.discovery import EMPTY, find_weights
+from pof.planning.discovery import EMBEDDING, EMPTY, UNKNOWN, LeftOut, count_weights, find_weights
 from pof.planning.entry import Entry
 from pof.planning.name_globs import as_globs, matches, refuse_unmatched
 from pof.planning.refusals import refuse_sharded, refuse_unprunable
@@ -21,7 +21,9 @@ from pof.terminal.text_table import text_table
 
 FIRST = "the first convolution"
 EXCLUDED = "excluded"
-SILENT = (FIRST, EXCLUDED, EMPTY)
+LARGE_SHARE = 0.1
+"""The share of a model that layers of no known kind may hold before a plan warns of them."""
+SILENT = (FIRST, EXCLUDED, EMPTY, EMBEDDING)
 """Reasons for leaving a weight out that need no warning, because they are expected."""
 
 
@@ -31,6 +33,8 @@ class Plan:
 
     entries: tuple[Entry, ...]
     left_out: tuple[tuple[str, str], ...]
+    total: int = 0
+    """How many numbers all parameters of the model hold."""
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
@@ -53,7 +57,8 @@ class Plan:
         lines = [text_table(("weight", "layer", "shape", "weights", ""), rows)]
         lines += [f"left out: {name} ({reason})" for name, reason in self.left_out]
         tensors = "tensor" if len(self.entries) == 1 else "tensors"
-        lines.append(f"{self.weights:,} weights in {len(self.entries)} {tensors} are pruned")
+        share = f", {self.weights / self.total:.1%} of the model's {self.total:,}" if self.total else ""
+        lines.append(f"{self.weights:,} weights in {len(self.entries)} {tensors} are pruned{share}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -82,7 +87,7 @@ def plan(
         weight    layer   shape  weights
         2.weight  Linear  4x8         32
         left out: 0.weight (the first convolution)
-        32 weights in 1 tensor are pruned
+        32 weights in 1 tensor are pruned, 57.1% of the model's 56
     """
     if not isinstance(model, nn.Module):
         kind = model.__name__ + ", not called yet" if callable(model) else f"a {type(model).__name__}"
@@ -105,12 +110,24 @@ def plan(
             entries.append(entry)
     if not entries:
         raise PlanError(_nothing(bare, left_out))
-    for name, reason in left_out:
-        if reason not in SILENT:
-            warnings.warn(f"{name} is not pruned: {reason}", UserWarning, stacklevel=_frames_to_user())
+    total = count_weights(bare.parameters())
+    if worth_a_warning := _worth_a_warning(bare, left_out, total):
+        (name, reason), *others = worth_a_warning
+        more = f" and {len(others)} more are" if others else " is"
+        warnings.warn(f"{name}{more} not pruned: {reason}", UserWarning, stacklevel=_frames_to_user())
     for entry in entries:
         refuse_unprunable(entry.name, bare.get_parameter(entry.name))
-    return Plan(tuple(_with_sparsities(entries, left_out, {} if sparsities is None else sparsities)), tuple(left_out))
+    chosen = _with_sparsities(entries, left_out, {} if sparsities is None else sparsities)
+    return Plan(tuple(chosen), tuple(left_out), total)
+
+
+def _worth_a_warning(model: nn.Module, left_out: list[LeftOut], total: int) -> list[LeftOut]:
+    """What was left out unasked, if it matters: layers of no known kind do only if they are large."""
+    unknown = [name for name, reason in left_out if reason.endswith(UNKNOWN)]
+    large = count_weights(map(model.get_parameter, unknown)) > LARGE_SHARE * total
+    return [
+        (name, reason) for name, reason in left_out if reason not in SILENT and (large or not reason.endswith(UNKNOWN))
+    ]
 
 
 def _wanted(names: Iterable[str], include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
@@ -146,7 +163,8 @@ def _nothing(model: nn.Module, left_out: list[tuple[str, str]]) -> str:
     message = f"nothing to prune in {type(model).__name__}: "
     if not left_out:
         return message + "it has no convolution or linear layer"
-    name, reason = left_out[0]
+    asked = [(name, reason) for name, reason in left_out if reason != EXCLUDED]
+    name, reason = (asked or left_out)[0]
     remedy = f"; include=({name!r},) takes it in" if reason == FIRST else ""
     return message + f"{name} is left out ({reason}){remedy}"
 

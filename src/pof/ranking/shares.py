@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +16,22 @@ from pof.ranking.sparsity_state import DENSE, State
 
 GLOBAL_FLOOR = 0.01
 """With global ranking every layer keeps at least this share of its weights (and at least one)."""
+
+
+class LayerSize(NamedTuple):
+    """What of a layer decides how many zeros it gets."""
+
+    weights: int
+    fixed: float | None = None
+    """The sparsity that it always has, whatever is asked for; None follows the state."""
+
+    @property
+    def most(self) -> int:
+        """How many weights it can lose: one stays.
+
+        An empty layer would make the outputs of the whole network the same for every input.
+        """
+        return max(0, self.weights - 1)
 
 
 class GlobalRanking:
@@ -87,39 +105,69 @@ class GlobalRanking:
 
 
 def share_globally(layers: Sequence[Tensor], sparsity: float) -> list[int]:
-    """How many weights to prune in each layer when all layers are ranked together."""
+    """How many weights to prune in each layer so that all are ranked together."""
     return GlobalRanking(layers).counts(sparsity)
 
 
-def band_counts(
-    sizes: Sequence[int], fixed: Sequence[float | None], keys: Sequence[Tensor] | None, state: State
-) -> list[tuple[int, int]]:
-    """How many weights of each layer are zero in `state`, and how many are zero or in the band.
+def band_counts(layers: Sequence[LayerSize], keys: Sequence[Tensor] | None, state: State) -> list[tuple[int, int]]:
+    """For each layer how many weights are zero, and how many are zero or in the band, in `state`.
+
+    No layer loses more than `LayerSize.most`. What a small layer cannot lose, the others lose in its place.
 
     Args:
-        sizes: how many weights each layer has.
-        fixed: the sparsity of each layer that does not follow the state; None follows it.
-        keys: the values to rank together (scope "global"); None ranks each layer by itself.
+        layers: what is known of them.
+        keys: the values to rank together (scope "global"); None gives each layer the same share.
         state: the state of the network.
     """
     if state == DENSE:
-        return [(0, 0)] * len(sizes)
-    high = _prune_counts(sizes, fixed, keys, state.sparsity)
+        return [(0, 0)] * len(layers)
+    high = _prune_counts(layers, keys, state.sparsity)
     if state.is_pruned:
         return [(count, count) for count in high]
     # A fixed sparsity is the upper end of its layer's band; the lower end is what was asked for.
-    ends = [None if value is None else min(value, state.recover_from) for value in fixed]
-    low = _prune_counts(sizes, ends, keys, state.recover_from)
+    ends = [
+        layer if layer.fixed is None else layer._replace(fixed=min(layer.fixed, state.recover_from)) for layer in layers
+    ]
+    low = _prune_counts(ends, keys, state.recover_from)
     return list(zip(low, high, strict=True))
 
 
-def _prune_counts(
-    sizes: Sequence[int], fixed: Sequence[float | None], keys: Sequence[Tensor] | None, sparsity: float
-) -> list[int]:
-    own = [sparsity if value is None else value for value in fixed]
-    counts = [prune_count(size, value) for size, value in zip(sizes, own, strict=True)]
-    free = [i for i, value in enumerate(fixed) if value is None]
+def _prune_counts(layers: Sequence[LayerSize], keys: Sequence[Tensor] | None, sparsity: float) -> list[int]:
+    own = [sparsity if layer.fixed is None else layer.fixed for layer in layers]
+    counts = [min(prune_count(layer.weights, value), layer.most) for layer, value in zip(layers, own, strict=True)]
+    free = [i for i, layer in enumerate(layers) if layer.fixed is None]
     if keys is not None and free:
-        for i, count in zip(free, share_globally([keys[i] for i in free], sparsity), strict=True):
-            counts[i] = count
+        shared = share_globally([keys[i] for i in free], sparsity)
+    else:
+        shared = share_alike([layers[i] for i in free], sparsity)
+    for i, count in zip(free, shared, strict=True):
+        counts[i] = count
     return counts
+
+
+def share_alike(layers: Sequence[LayerSize], sparsity: float) -> list[int]:
+    """How many weights to prune in each layer so that all have the same share of zeros, as far as they can.
+
+    That is `round(sparsity * n)` in each. Where small layers cannot lose that many, the others go to a higher common
+    sparsity until the network has its zeros. The counts never fall as the sparsity grows, so sparser states nest.
+    """
+    alike = [prune_count(layer.weights, sparsity) for layer in layers]
+    if all(count <= layer.most for count, layer in zip(alike, layers, strict=True)):
+        return alike
+    total = min(sum(alike), sum(layer.most for layer in layers))
+    low, high = sparsity, 1.0
+    # The highest common sparsity that does not go beyond the total.
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(_at_common(layers, middle)) <= total else (low, middle)
+    counts = _at_common(layers, low)
+    # Layers that round at the same sparsity take the last few in their order.
+    while sum(counts) < total:
+        open_layers = [i for i, layer in enumerate(layers) if counts[i] < layer.most]
+        nearest = min(open_layers, key=lambda i: (Fraction(2 * counts[i] + 1, 2 * layers[i].weights), i))
+        counts[nearest] += 1
+    return counts
+
+
+def _at_common(layers: Sequence[LayerSize], sparsity: float) -> list[int]:
+    return [min(math.floor(sparsity * layer.weights + 0.5), layer.most) for layer in layers]

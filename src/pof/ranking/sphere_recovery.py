@@ -55,7 +55,7 @@ def fill_rows(kept: Tensor, band: Tensor, alpha: float, norms: Tensor, layout: R
 
 def _blocks(dense: Tensor, norms: Tensor, layout: RowLayout) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Blocks of rows, with their norms and the flat index of the first weight. Rows in dimension 1 are one block."""
-    if layout.groups is not None:
+    if not layout.is_plain:
         yield dense, norms, 0
         return
     length = dense[0].numel()

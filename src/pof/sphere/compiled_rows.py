@@ -14,15 +14,16 @@ from pof.core.library import address, core, int64
 from pof.ranking.cuts import find_cut_of_bits
 from pof.ranking.magnitude_bits import has_no_gaps
 from pof.ranking.reused_buffers import ReusedBuffers
+from pof.ranking.row_layout import RowLayout
 
 
-def can_be_fast(weight: Tensor, rows: Tensor) -> bool:
-    """Whether the core is available and takes this weight; `rows` is the weight as `Entry.rows` returns it."""
+def can_be_fast(weight: Tensor, layout: RowLayout) -> bool:
+    """Whether the core is available and takes this weight, whose rows lie as `layout` says."""
     return (
         core() is not None
         and weight.device.type == "cpu"
         and weight.dtype is torch.float32
-        and rows.shape == weight.shape
+        and layout.is_plain
         and weight.numel() > 0
         and weight.stride(0) == weight.numel() // len(weight)
         and has_no_gaps(weight)

@@ -145,7 +145,7 @@ class Penalty:
     def _with_gradient(self, name: str, step: int, scale: Tensor | float) -> Tensor:
         entry, weight = self._entries[name], self.weights[name]
         rows, dims = entry.rows(weight)
-        if self.refresh == 1 and can_be_fast(weight, rows):
+        if self.refresh == 1 and can_be_fast(weight, entry.layout):
             grad = self._grad_in_rows(weight)
             prune = prune_count(entry.weights, self.tr(step))
             fast = add_penalty_fast(weight, prune, self.weight * float(scale), grad, self._buffers)

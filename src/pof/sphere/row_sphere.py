@@ -88,7 +88,7 @@ class Sphere:
             rows, dims = self._entries[name].rows(weight)
             # The model may have moved to another device since.
             norms = self._norms[name] = self._norms[name].to(weight.device)
-            if can_be_fast(weight, rows):
+            if can_be_fast(weight, self._entries[name].layout):
                 rescale_rows_fast(weight, norms)
             else:
                 rescale_rows(rows, dims, norms)
