@@ -6,6 +6,7 @@ from dataclasses import replace
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from pof.planning.effective_weight import computes_with_its_weight
 from pof.planning.entry import Entry
 from pof.planning.layer_kinds import LayerKind, kind_of
 from pof.planning.shared_memory import extent, identity, overlap
@@ -15,6 +16,8 @@ EMPTY = "it has no elements"
 EMBEDDED = "it is tied to an embedding: untie it to prune it"
 EMBEDDING = "embeddings are not pruned"
 UNKNOWN = "is not a layer that pof prunes"
+OTHER_WEIGHTS = "computes with other weights than it stores (standardised ones, say), where zeros do not stay zero"
+BIAS = "biases are not pruned"
 RECURRENT = "recurrent layers are not pruned"
 QUANTISED = "it is quantised: prune before quantising"
 NO_PARAMETER = "it is no parameter (a parametrisation, an old mask, a buffer): make it one"
@@ -50,6 +53,8 @@ def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftO
                 found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
             elif not isinstance(weight, UninitializedParameter) and weight.numel() == 0:
                 left_out.append((name, EMPTY))
+            elif not computes_with_its_weight(module):
+                left_out.append((name, f"{type(module).__name__} {OTHER_WEIGHTS}"))
             elif taken := [why for place, why in memory if overlap(place, extent(weight))]:
                 left_out.append((name, taken[0]))
             else:
@@ -83,9 +88,22 @@ def _unknown(model: nn.Module, found: Mapping[object, tuple[Entry, bool]], left_
             if weight.numel() <= least or identity(weight) in known or name.startswith(computed):
                 continue
             is_embedding = isinstance(module, (nn.Embedding, nn.EmbeddingBag))
-            unknown.append((name, EMBEDDING if is_embedding else f"{type(module).__name__} {UNKNOWN}"))
+            why = (
+                EMBEDDING
+                if is_embedding
+                else BIAS
+                if attribute.endswith("bias")
+                else f"{type(module).__name__} {UNKNOWN}"
+            )
+            unknown.append((name, why))
             known.add(identity(weight))
     return unknown
+
+
+def _why_unknown(module: nn.Module, attribute: str) -> str:
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        return EMBEDDING
+    return BIAS if attribute.endswith("bias") else f"{type(module).__name__} {UNKNOWN}"
 
 
 def count_weights(parameters: Iterable[nn.Parameter]) -> int:

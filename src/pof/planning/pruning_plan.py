@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from pof.errors import PlanError
-from pof.planning.discovery import EMBEDDING, EMPTY, UNKNOWN, LeftOut, count_weights, find_weights
+from pof.planning.discovery import BIAS, EMBEDDING, EMPTY, UNKNOWN, LeftOut, count_weights, find_weights
 from pof.planning.entry import Entry
 from pof.planning.name_globs import as_globs, matches, refuse_unmatched
 from pof.planning.refusals import refuse_sharded, refuse_unprunable
@@ -23,7 +23,7 @@ FIRST = "the first convolution"
 EXCLUDED = "excluded"
 LARGE_SHARE = 0.1
 """The share of a model that layers of no known kind may hold before a plan warns of them."""
-SILENT = (FIRST, EXCLUDED, EMPTY, EMBEDDING)
+SILENT = (FIRST, EXCLUDED, EMPTY, EMBEDDING, BIAS)
 """Reasons for leaving a weight out that need no warning, because they are expected."""
 
 

@@ -23,6 +23,7 @@ from pof.runtime.engine_choice import EngineChoice, LayerTime, Times, choose
 from pof.runtime.execution_plan import ExecutionPlan, ThreadWork
 from pof.runtime.kernel_calls import library
 from pof.runtime.program import Program
+from pof.runtime.torch_export import without_cache
 from pof.terminal.text_table import text_table
 
 MOST_SIZES = 16
@@ -238,7 +239,7 @@ class CompiledModel:
         for program in self._programs:
             if program.accepts(leaves):
                 return program
-        program = capture(self._model, inputs)
+        program = capture(self._frozen, inputs)
         refuse_other({key: self._state[key] for key in program.constants.values() if key in self._state}, self._state)
         if not program.accepts(leaves):
             raise PofError("the model cannot be exported for inputs of this size")
@@ -265,7 +266,7 @@ def _copied(leaf: Any) -> Any:
 def _frozen_copy(model: nn.Module) -> tuple[nn.Module, ModelTensors]:
     """A copy of the model that nobody else changes, and all its parameters and buffers by name."""
     try:
-        frozen = copy.deepcopy(model).requires_grad_(False)
+        frozen = without_cache(copy.deepcopy(model).requires_grad_(False))
     except Exception as error:  # each module may have its own reason
         raise PofError(f"the model cannot be copied, which pof.compile needs: {str(error).splitlines()[0]}") from error
     return frozen, tensors_of_model(frozen)

@@ -18,7 +18,7 @@ from pof.file.locations import suffix_of
 from pof.file.tensor_files import ENDINGS as TENSORS
 from pof.file.tensor_files import write_tensors
 from pof.planning.wrappers import unwrap
-from pof.runtime.torch_export import exported_graph, quietly
+from pof.runtime.torch_export import exported_graph, quietly, without_cache
 
 GRAPHS = (".onnx", ".pt2")
 TOLERANCE = 1e-4
@@ -74,7 +74,7 @@ def export(model: nn.Module, path: str | Path, example: Any = None) -> Exported:
         raise PofError(f"{suffix_of(target)} holds a graph, which needs inputs: pass example=, such as a batch")
     args, keywords = _inputs(example)
     try:
-        copied = deepcopy(inner).eval()
+        copied = without_cache(deepcopy(inner).eval())
     except Exception as error:  # modules may fail with any error
         raise PofError(f"the model cannot be copied, which an export needs: {str(error).splitlines()[0]}") from error
     graph = exported_graph(copied, args, keywords)

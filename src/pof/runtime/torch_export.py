@@ -42,6 +42,15 @@ def functional(graph: ExportedProgram) -> ExportedProgram:
         return found
 
 
+def without_cache(model: nn.Module) -> nn.Module:
+    """Tell a model of transformers, in place, not to return a cache of keys and values, which no graph can hold."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "use_cache", None):
+            config.use_cache = False  # type: ignore[union-attr]
+    return model
+
+
 @contextmanager
 def _one_line() -> Iterator[None]:
     try:
