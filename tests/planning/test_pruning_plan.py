@@ -84,7 +84,10 @@ def test_the_plan_prints_as_a_table() -> None:
 
 
 def test_thousands_are_separated_and_one_tensor_is_singular() -> None:
-    assert str(pof.plan(nn.Linear(100, 20))).splitlines()[-1] == "2,000 weights in 1 tensor are pruned, 99.0% of the model's 2,020"
+    assert (
+        str(pof.plan(nn.Linear(100, 20))).splitlines()[-1]
+        == "2,000 weights in 1 tensor are pruned, 99.0% of the model's 2,020"
+    )
 
 
 def test_the_plan_gives_the_models_own_parameters() -> None:

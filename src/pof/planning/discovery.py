@@ -87,15 +87,7 @@ def _unknown(model: nn.Module, found: Mapping[object, tuple[Entry, bool]], left_
                 continue
             if weight.numel() <= least or identity(weight) in known or name.startswith(computed):
                 continue
-            is_embedding = isinstance(module, (nn.Embedding, nn.EmbeddingBag))
-            why = (
-                EMBEDDING
-                if is_embedding
-                else BIAS
-                if attribute.endswith("bias")
-                else f"{type(module).__name__} {UNKNOWN}"
-            )
-            unknown.append((name, why))
+            unknown.append((name, _why_unknown(module, attribute)))
             known.add(identity(weight))
     return unknown
 
