@@ -12,8 +12,6 @@ from torch.nn.parameter import UninitializedBuffer
 from pof.errors import PofError
 
 Statistics = list[Tensor]
-QUIET = 2.0**-12
-"""The least variance of a channel, as a share of the variance that it had before."""
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -120,25 +118,10 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
                 _run(model, batch)
                 count += 1
         _check(layers, count)
-        _keep_silent_channels_finite(layers, before)
     except BaseException:
         write_statistics(layers, before)
         raise
     return count
-
-
-def _keep_silent_channels_finite(layers: list[_NormBase], before: Statistics) -> None:
-    """Give channels that pruning has silenced no smaller variance than a small share of the one that they had.
-
-    Such a channel is constant, and its variance is zero. BatchNorm would divide the rounding errors of that constant by
-    next to nothing, and make them as large as the signals of other channels.
-    """
-    old = iter(before)
-    for layer in layers:
-        values = {name: next(old) for name in BUFFERS if getattr(layer, name) is not None}
-        variance = layer.running_var
-        if variance is not None and "running_var" in values:
-            variance.copy_(torch.maximum(variance, QUIET * values["running_var"]))
 
 
 @contextmanager
