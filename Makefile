@@ -7,7 +7,7 @@ TABLE ?= all
 CORE := setup.py $(wildcard src/pof/core/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser docs test check format sanitize clang fuzz bench reproduce dist clean
+.PHONY: help setup demo browser docs test coverage check format sanitize clang fuzz bench reproduce dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,8 +39,11 @@ browser: ## Chromium, for the tests of the report page: installed where that is 
 docs: setup ## the documentation site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-test: setup browser ## all tests, with coverage
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 25 --durations-min 5 --cov --cov-report term
+test: setup browser ## all tests
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 10 --durations-min 5
+
+coverage: setup browser ## all tests, and which lines they reach: half as long again
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report term
 
 check: setup docs ## what CI runs: site, format, lint, types, fuzzing for 20 seconds, tests
 	$(BIN)/ruff format --check .

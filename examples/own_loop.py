@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import pof
 from pof.data.digit_images import digits
 
-EPOCHS, BATCH, SPARSITIES = 6, 64, (0.0, 0.5, 0.8, 0.9)
+EPOCHS, BATCH, SPARSITIES = 4, 64, (0.0, 0.5, 0.8, 0.9)
 
 
 def train(model: nn.Module, images: Tensor, labels: Tensor, *, nested: bool) -> None:

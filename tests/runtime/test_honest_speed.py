@@ -105,7 +105,7 @@ def test_models_that_return_a_cache_compile_as_they_come(name: str) -> None:
     }
     inputs: dict[str, Tensor] = {"input_ids": ids}
     if name == "Llama":
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, num_key_value_heads=2, vocab_size=99))
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small, num_key_value_heads=2))
     elif name == "GPT2":
         config = transformers.GPT2Config(
             n_embd=32, n_layer=2, n_head=4, vocab_size=99, n_positions=64, bos_token_id=0, eos_token_id=0
