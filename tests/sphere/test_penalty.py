@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from penalty_by_loop import (
     LAYERS,
@@ -60,6 +60,7 @@ def test_value_and_gradient_are_the_plain_loop(name: str, tr: float) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(name="transposed 1d, grouped", seed=309, tr=0.5, zero_rows=False, zeros=0.84375)
 @given(
     name=st.sampled_from(sorted(LAYERS)),
     seed=st.integers(0, 2**16),
@@ -77,8 +78,11 @@ def test_weights_and_rows_of_zeros(name: str, seed: int, tr: float, zero_rows: b
     value, slope = loop(layer, tr)
     penalty = penalty_of(layer, tr)
     largest = float(slope.abs().max())
+    # The terms that cancel in a row are as large as one over its norm.
+    norms = [norm for row in rows(layer, layer.weight) if (norm := float(row.detach().norm())) > 0]
+    rounding = 1e-6 / min([1.0, *norms])
     for result in (gradient(penalty, layer.weight), added(penalty, layer.weight)):
-        torch.testing.assert_close(result.double(), slope, rtol=1e-4, atol=1e-5 * largest + 1e-6)
+        torch.testing.assert_close(result.double(), slope, rtol=1e-4, atol=1e-5 * largest + rounding)
     torch.testing.assert_close(penalty(0).detach().double(), value, rtol=1e-4, atol=1e-6)
 
 
