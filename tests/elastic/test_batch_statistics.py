@@ -62,7 +62,7 @@ def test_statistics_are_those_of_a_plain_loop(go: Callable[[pof.Elastic], None] 
         go(elastic)
     kept = weights(model)
     batches = image_batches()
-    assert elastic.calibrate(batches) == 3
+    assert elastic.calibrate(batches, paired=False) == 3
     assert weights(model) == kept
     with torch.no_grad():
         first = [model.stem(x) for x in batches]
@@ -77,7 +77,7 @@ def test_it_is_torchs_own_cumulative_average() -> None:
     other.load_state_dict(model.state_dict())
     batches = image_batches(4)
     elastic = pof.Elastic(model)
-    elastic.calibrate(iter(batches))
+    elastic.calibrate(iter(batches), paired=False)
     other.eval()
     for layer in (other.bn1, other.bn2):
         layer.reset_running_stats()
@@ -92,7 +92,7 @@ def test_it_is_torchs_own_cumulative_average() -> None:
 def test_batches_of_different_sizes_count_alike() -> None:
     model = AnyNormNet()
     batches = [torch.randn(2, 1, 6, 6), 5 + torch.randn(9, 1, 7, 8)]
-    pof.Elastic(model).calibrate(batches)
+    pof.Elastic(model).calibrate(batches, paired=False)
     with torch.no_grad():
         assert_statistics(model.bn1, [model.stem(x) for x in batches], 2)
 
@@ -101,9 +101,9 @@ def test_calibrating_again_starts_afresh() -> None:
     model = AnyNormNet()
     elastic = pof.Elastic(model)
     elastic.prune(0.5)
-    elastic.calibrate(image_batches(5))
+    elastic.calibrate(image_batches(5), paired=False)
     batches = image_batches(2)
-    elastic.calibrate(batches)
+    elastic.calibrate(batches, paired=False)
     with torch.no_grad():
         assert_statistics(model.bn1, [model.stem(x) for x in batches], 2)
 
@@ -113,7 +113,7 @@ def test_it_helps_a_pruned_model() -> None:
     model = AnyNormNet()
     x = image_batches(1, 64)[0]
     elastic = pof.Elastic(model)
-    elastic.calibrate([x])
+    elastic.calibrate([x], paired=False)
     elastic.prune(0.8)
     model.eval()
 
@@ -125,7 +125,7 @@ def test_it_helps_a_pruned_model() -> None:
         return seen[0].var((0, 2, 3), correction=0)
 
     uncalibrated = spread()
-    elastic.calibrate([x])
+    elastic.calibrate([x], paired=False)
     torch.testing.assert_close(spread(), torch.ones(6), rtol=0.02, atol=0.0)
     assert float((uncalibrated - 1).abs().max()) > 0.2
 
@@ -138,7 +138,7 @@ def test_a_model_without_norms_only_runs() -> None:
     before = bits(model)
     elastic = pof.Elastic(model)
     elastic.prune(0.5)
-    assert elastic.calibrate(image_batches()) == 3
+    assert elastic.calibrate(image_batches(), paired=False) == 3
     elastic.restore()
     assert bits(model) == before
 
@@ -149,7 +149,7 @@ def test_norms_without_statistics_are_left_alone() -> None:
     before = bits(model)
     elastic = pof.Elastic(model)
     elastic.prune(0.5)
-    assert elastic.calibrate(image_batches()) == 3
+    assert elastic.calibrate(image_batches(), paired=False) == 3
     elastic.restore()
     assert bits(model) == before
     assert model.bn2.training
@@ -160,7 +160,7 @@ def test_momentum_of_any_kind_gives_the_same(momentum: float | None) -> None:
     model = AnyNormNet(lambda channels: nn.BatchNorm2d(channels, momentum=momentum))
     elastic = pof.Elastic(model)
     batches = image_batches()
-    elastic.calibrate(batches)
+    elastic.calibrate(batches, paired=False)
     with torch.no_grad():
         assert_statistics(model.bn1, [model.stem(x) for x in batches], 3)
     assert model.bn1.momentum == momentum
@@ -176,7 +176,7 @@ def test_sync_batchnorm() -> None:
     for each in (model, other):
         elastic = pof.Elastic(each)
         elastic.prune(0.5)
-        elastic.calibrate(batches)
+        elastic.calibrate(batches, paired=False)
     assert bits(model) == bits(other)
 
 
@@ -188,7 +188,7 @@ def test_instance_norm_that_tracks() -> None:
     elastic = pof.Elastic(model)
     elastic.prune(0.5)
     batches = image_batches()
-    elastic.calibrate(batches)
+    elastic.calibrate(batches, paired=False)
     with torch.no_grad():
         maps = [model.stem(x) for x in batches]
     mean = torch.stack([each.mean((2, 3)).mean(0) for each in maps]).mean(0)
@@ -213,7 +213,7 @@ def test_a_layer_that_is_used_twice_averages_over_its_uses() -> None:
 
     model = Twice()
     x = torch.randn(20, 4)
-    pof.Elastic(model).calibrate([x])
+    pof.Elastic(model).calibrate([x], paired=False)
     with torch.no_grad():
         once = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
         second = model.fc(once)
@@ -227,7 +227,7 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     before = bits(model)
     elastic = pof.Elastic(model)
     elastic.prune(0.5)
-    elastic.calibrate([x.to(dtype) for x in image_batches()])
+    elastic.calibrate([x.to(dtype) for x in image_batches()], paired=False)
     assert model.bn1.running_mean.dtype is dtype
     assert bits(model) != before
     elastic.restore()

@@ -233,7 +233,7 @@ def test_restore_after_an_interruption_at_the_statistics(
     elastic = pof.Elastic(model)
     state(elastic)
     if state in (pruned, recovered):
-        elastic.calibrate([four_images()])
+        elastic.calibrate([four_images()], paired=False)
     with interrupted(monkeypatch, StateStatistics, method, 1):
         elastic.prune(0.8)
     elastic.restore()
@@ -247,7 +247,7 @@ def test_another_state_after_statistics_that_stopped_half_way(monkeypatch: pytes
     dense = bits(model)
     elastic = pof.Elastic(model)
     elastic.prune(0.8)
-    elastic.calibrate([four_images()])
+    elastic.calibrate([four_images()], paired=False)
     elastic.restore()
 
     def half(model: nn.Module, statistics: list[Tensor]) -> None:

@@ -50,7 +50,7 @@ def trained() -> nn.Module:
     """A network whose statistics fit it."""
     torch.manual_seed(5)
     model = Net()
-    pof.Elastic(model).calibrate(batches())
+    pof.Elastic(model).calibrate(batches(), paired=False)
     return model.eval()
 
 
@@ -189,7 +189,7 @@ def test_they_are_those_of_the_weights_that_the_file_holds(file: Path, values: s
 def test_in_half_precision(file: Path, dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)).to(dtype)
     data = [torch.randn(32, 8).to(dtype)]
-    pof.Elastic(model).calibrate(data)
+    pof.Elastic(model).calibrate(data, paired=False)
     pof.save(model, file, calibrate=data, states=[0.5])
     elastic, dense = pof.Elastic(live := copy.deepcopy(model)), model.state_dict()
     with elastic.at(0.5):
@@ -320,20 +320,23 @@ def test_bands_lie_between_their_neighbours() -> None:
 
 
 def test_silenced_channels_stay_silent(tmp_path: Path) -> None:
-    """Of a channel that pruning has emptied, a mean that is a little off would be divided by nearly nothing."""
+    """A channel that pruning has emptied keeps the dense variance: dividing by nothing would magnify rounding."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3, bias=False), nn.BatchNorm2d(16)).eval()
     with torch.no_grad():
         model[2].weight[::2] *= 0.01  # these go first
     batches = [torch.randn(32, 3, 8, 8) for _ in range(4)]
-    pof.Elastic(model).calibrate(batches)
+    pof.Elastic(model).calibrate(batches, paired=False)
+    dense = model[3].running_var.clone()
     pof.save(model, tmp_path / "m.pof", calibrate=batches, states=[0.9])
     loaded = copy.deepcopy(model)
     pof.load(tmp_path / "m.pof", into=loaded, sparsity=0.9)
     elastic = pof.Elastic(model)
     elastic.prune(0.9)
     elastic.calibrate(batches)
-    assert float(model[3].running_var.min()) == 0.0
+    emptied = (model[2].weight == 0).flatten(1).all(1)
+    assert bool(emptied.any())
+    torch.testing.assert_close(model[3].running_var[emptied], dense[emptied])
     with torch.no_grad():
         torch.testing.assert_close(loaded(batches[0]), model(batches[0]), rtol=0.0, atol=0.06)
 
@@ -348,7 +351,7 @@ def test_channels_that_are_loud_when_dense_and_silent_when_pruned(tmp_path: Path
         filters.weight[:4] += 900.0
         filters.weight[4:] += 1000.0
     batches = [torch.randn(32, 3, 8, 8) + 1.0 for _ in range(4)]
-    pof.Elastic(model).calibrate(batches)
+    pof.Elastic(model).calibrate(batches, paired=False)
     pof.save(model, tmp_path / "m.pof", calibrate=batches, states=[0.5, 0.9])
     for sparsity in (0.5, 0.9):
         loaded, live = copy.deepcopy(model), copy.deepcopy(model)
@@ -356,7 +359,7 @@ def test_channels_that_are_loud_when_dense_and_silent_when_pruned(tmp_path: Path
         elastic = pof.Elastic(live)
         elastic.prune(sparsity)
         elastic.calibrate(batches)
-        assert float(live[2].running_var.min()) == 0.0
+        assert float(live[2].running_var.min()) > 0.1
         off = (loaded[2].running_mean - live[2].running_mean).abs() / (live[2].running_var + 1e-5).sqrt()
         assert float(off.max()) < 0.13
         spread = (loaded[2].running_var + 1e-5) / (live[2].running_var + 1e-5)

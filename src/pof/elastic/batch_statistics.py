@@ -1,4 +1,4 @@
-"""BatchNorm statistics: each state of the weights has its own, re-estimated from a few batches without training."""
+"""BatchNorm statistics: each state of the weights has its own, estimated from a few batches without training."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +13,8 @@ from pof.errors import PofError
 
 Statistics = list[Tensor]
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+SILENT = 1e-6
+"""A channel whose variance is below this share of the former one carries nothing."""
 
 
 def norm_layers(model: nn.Module) -> list[_NormBase]:
@@ -68,12 +70,16 @@ class StateStatistics:
 
     def enter(self, state: Hashable) -> None:
         """Load the statistics of `state`. Call `leave` for the previous state first."""
-        wanted = self._own.get(state, self._original)
+        wanted = self.of(state)
         if wanted is not self._loaded:
             # Unknown until everything is written, so that an interrupted write is repeated.
             self._loaded = []
             write_statistics(self._layers, wanted)
             self._loaded = wanted
+
+    def of(self, state: Hashable) -> Statistics:
+        """The statistics that `state` has when it is entered."""
+        return self._own.get(state, self._original)
 
     def forget(self, state: Hashable) -> None:
         """Give `state` the original statistics again when it is next entered."""
@@ -102,10 +108,37 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Any]) -> int:
 
     A batch is a tensor, a tuple or list whose first element is the input, or a dict of keyword arguments. Everything
     except the normalisation layers runs in evaluation mode. Modes and momenta are put back afterwards. If an error
-    occurs, so are the statistics.
+    occurs, so are the statistics. A channel that has become constant keeps its variance.
     """
-    check_batches(batches)
     layers = norm_layers(model)
+    before = [None if layer.running_var is None else layer.running_var.clone() for layer in layers]
+    count = _estimate(model, layers, batches)
+    for layer, variance in zip(layers, before, strict=True):
+        if layer.running_var is not None and variance is not None:
+            layer.running_var.copy_(torch.where(is_silent(variance, layer.running_var), variance, layer.running_var))
+    return count
+
+
+def estimated(model: nn.Module, batches: Iterable[Any]) -> Statistics:
+    """The averages over `batches`, as they are; the statistics of `model` do not change."""
+    layers = norm_layers(model)
+    before = read_statistics(layers)
+    _estimate(model, layers, batches)
+    found = read_statistics(layers)
+    write_statistics(layers, before)
+    return found
+
+
+def is_silent(dense: Tensor, state: Tensor) -> Tensor:
+    """Which channels have become constant, by their variances before and now.
+
+    A constant channel has no scale of its own: dividing by almost nothing would only magnify rounding errors.
+    """
+    return state.double() <= SILENT * dense.double()
+
+
+def _estimate(model: nn.Module, layers: list[_NormBase], batches: Iterable[Any]) -> int:
+    check_batches(batches)
     before = read_statistics(layers)
     count = 0
     try:

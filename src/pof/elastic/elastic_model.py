@@ -172,15 +172,21 @@ class Elastic:
         self._live.check_layers()
         return hold_zeros(optimizer, self.plan.parameters(self._model))
 
-    def calibrate(self, batches: Iterable[Any]) -> int:
-        """Re-estimate the BatchNorm statistics of the present state from `batches`; return how many there were.
+    def calibrate(self, batches: Iterable[Any], *, paired: bool = True) -> int:
+        """Estimate the BatchNorm statistics of the present state from `batches`; return how many there were.
 
         The statistics belong to this state and come back with it, until `refresh()` forgets them. Every other state has
-        its own, at first those that the model came with; `restore()` brings those back. A batch is a tensor, a tuple
-        whose first element is the input, or a dict of keyword arguments.
+        its own, at first those that the model came with; `restore()` brings those back.
+
+        Args:
+            batches: a list or another iterable. A batch is a tensor, a tuple whose first element is the input, or a
+                dict of keyword arguments. An iterable that is no sequence is read into memory.
+            paired: run the dense network on the same batches too, and move the statistics that it came with by the
+                difference; the dense state itself keeps them. False replaces them with the average over the batches, in
+                the dense state too: for networks whose statistics are out of date.
         """
         self._live.check()
-        return estimate_statistics(self._model, batches)
+        return self._live.calibrate(batches) if paired else estimate_statistics(self._model, batches)
 
     def choose(
         self,

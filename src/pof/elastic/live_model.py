@@ -1,12 +1,22 @@
 """All weights and BatchNorm statistics of a live model, moved from state to state together."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import nn
 
-from pof.elastic.batch_statistics import StateStatistics
+from pof.elastic.batch_statistics import (
+    StateStatistics,
+    Statistics,
+    check_batches,
+    estimated,
+    norm_layers,
+    write_statistics,
+)
 from pof.elastic.live_weight import REFRESH, LiveWeight
+from pof.elastic.paired_statistics import paired_statistics
 from pof.errors import WeightsChangedError
 from pof.planning.pruning_plan import Plan
 from pof.planning.shared_memory import identity
@@ -107,6 +117,30 @@ class LiveModel:
         self.statistics.leave(self._counts_now)
         self.statistics.forget(self._counts_now)
         self.statistics.enter(self._counts_now)
+
+    def calibrate(self, batches: Iterable[Any], dense: Statistics | None = None) -> int:
+        """Give the present state statistics of its own, estimated in pairs; return how many batches there were.
+
+        The dense state keeps those that it has. `dense` is what `dense_estimate` found on the same batches.
+        """
+        check_batches(batches)
+        data = batches if isinstance(batches, Sequence) else list(batches)
+        layers = norm_layers(self._model)
+        state = estimated(self._model, data)
+        if any(map(any, self._counts_now)):
+            found = self.dense_estimate(data) if dense is None else dense
+            kept = self.statistics.of(self._counts_of(DENSE))
+            write_statistics(layers, paired_statistics(layers, kept, found, state))
+        return len(data)
+
+    def dense_estimate(self, batches: Iterable[Any]) -> Statistics:
+        """The statistics that `batches` give with the dense weights. Afterwards the model is in its former state."""
+        before = self.state
+        self.go(DENSE)
+        try:
+            return estimated(self._model, batches)
+        finally:
+            self.go(before)
 
     @uncompiled
     def force_dense(self) -> None:

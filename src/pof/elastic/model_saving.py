@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from pof.elastic.batch_statistics import check_batches, estimate_statistics
+from pof.elastic.batch_statistics import check_batches
 from pof.elastic.live_model import LiveModel, state_now
 from pof.errors import PofError
 from pof.file.contents import contents_of_model
@@ -103,10 +103,11 @@ def _calibrate(
     copied, data = copy.deepcopy(unwrap(model)), list(batches)
     writer.fill(copied)
     live = LiveModel(copied, chosen, *ranking)
+    dense = live.dense_estimate(data)
     # The stages too: a reader with only part of the file interpolates between them.
     for state in dict.fromkeys((*states, *map(pruned_state, writer.stages))):
         live.go(state)
-        estimate_statistics(copied, data)
+        live.calibrate(data, dense)
         writer.keep_statistics(state, copied.state_dict())
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from pof.data.protocol import Dataset
-from pof.elastic.batch_statistics import estimate_statistics
+from pof.elastic.batch_statistics import estimated, norm_layers, read_statistics, write_statistics
 from pof.elastic.elastic_model import Elastic
+from pof.elastic.paired_statistics import paired_statistics
 from pof.file.pof_file import PofFile
 from pof.ranking.sparsity_state import DENSE, Scope, State
 from pof.trainer.winograd import is_there, winograd_convolutions
@@ -104,6 +105,10 @@ def sweep_file(
     dense = file.state_dict()
     pruned = [tensor.name for tensor in file.head.of_role("pruned")]
     elements = sum(dense[name].numel() for name in pruned)
+    layers = norm_layers(model)
+    model.load_state_dict(dense)
+    kept = read_statistics(layers)
+    of_dense = estimated(model, calibration_batches(data)) if statistics == "estimated" else []
     for state in states:
         tensors = file.state_dict(state.sparsity, state.band_start)
         zeros = sum(int((tensors[name] == 0).sum()) for name in pruned) / elements
@@ -113,7 +118,8 @@ def sweep_file(
             if statistics == "kept":
                 model.load_state_dict(tensors)
             else:
-                estimate_statistics(model, calibration_batches(data))
+                of_state = estimated(model, calibration_batches(data))
+                write_statistics(layers, paired_statistics(layers, kept, of_dense, of_state))
             other = accuracy(model, data)
         yield Accuracy(state, zeros, plain, other, cast(Scope, file.head.scope))
     model.load_state_dict(dense)
