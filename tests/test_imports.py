@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"planning", "file"},
     "elastic": {"ranking", "planning", "sphere", "file", "runtime"},
     "nested": {"ranking", "planning", "elastic"},
+    "fitting": {"ranking", "planning", "file", "elastic"},
     "methods": {"ranking", "planning", "sphere", "elastic", "nested"},
     "models": set(),
     "data": set(),

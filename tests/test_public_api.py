@@ -43,6 +43,7 @@ def test_the_public_names_are_these() -> None:
         "attach",
         "compile",
         "export",
+        "fit",
         "load",
         "methods",
         "models",
@@ -52,7 +53,7 @@ def test_the_public_names_are_these() -> None:
         "pruned",
         "save",
     ]
-    assert len(pof.__all__) <= 26
+    assert len(pof.__all__) <= 27
 
 
 def test_dir_is_all() -> None:

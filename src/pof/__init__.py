@@ -24,6 +24,7 @@ _HOMES = {
     "attach": "pof.sphere.attachment",
     "compile": "pof.runtime.compiled_model",
     "export": "pof.runtime.exported_files",
+    "fit": "pof.fitting.pretrained_fit",
     "load": "pof.file.loading",
     "normalize_inputs": "pof.sphere.spherical_layers",
     "open": "pof.file.pof_file",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pof.file.loading import load as load
     from pof.file.pof_file import PofFile as PofFile
     from pof.file.pof_file import open as open
+    from pof.fitting.pretrained_fit import fit as fit
     from pof.nested import Nested as Nested
     from pof.planning.pruning_plan import Plan as Plan
     from pof.planning.pruning_plan import plan as plan

@@ -148,7 +148,7 @@ def _estimate(model: nn.Module, layers: list[_NormBase], batches: Iterable[Any])
                     # BatchNorm averages by itself if it counts batches; other layers do not accept momentum=None.
                     counts = isinstance(layer, _BatchNorm) and layer.num_batches_tracked is not None
                     layer.momentum = None if counts else 1.0 / (count + 1)
-                _run(model, batch)
+                run_batch(model, batch)
                 count += 1
         _check(layers, count)
     except BaseException:
@@ -185,12 +185,12 @@ def _reset(layer: _NormBase) -> None:
             buffer.fill_(start)
 
 
-def _run(model: nn.Module, batch: Any) -> None:
+def run_batch(model: nn.Module, batch: Any) -> Any:
+    """The outputs of `model` for a batch: a tensor, a tuple or list that begins with the input, or a dict of inputs."""
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     if isinstance(batch, Mapping):
-        model(**{name: _on(value, device) for name, value in batch.items()})
-    else:
-        model(_on(batch[0] if isinstance(batch, (tuple, list)) else batch, device))
+        return model(**{name: _on(value, device) for name, value in batch.items()})
+    return model(_on(batch[0] if isinstance(batch, (tuple, list)) else batch, device))
 
 
 def _on(value: Any, device: torch.device) -> Any:

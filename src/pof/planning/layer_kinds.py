@@ -44,7 +44,7 @@ class LayerKind:
         return tuple(name for name in self.weights if name == "weight" or getattr(module, name, None) is not None)
 
 
-def _is_transposed_linear(module: nn.Module) -> bool:
+def is_transposed_linear(module: nn.Module) -> bool:
     """Whether `module` is the Conv1D of transformers (GPT-2 and others): a linear layer whose weight is (in, out)."""
     return any(
         kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils" for kind in type(module).__mro__
@@ -94,7 +94,7 @@ LAYER_KINDS = (
         convolves=True,
     ),
     LayerKind("linear", lambda module: isinstance(module, nn.Linear), operations={"aten.linear.default": "linear"}),
-    LayerKind("transposed linear", _is_transposed_linear, layout=lambda module, weight: RowLayout(groups=1)),
+    LayerKind("transposed linear", is_transposed_linear, layout=lambda module, weight: RowLayout(groups=1)),
     LayerKind("attention", lambda module: isinstance(module, nn.MultiheadAttention), weights=ATTENTION_WEIGHTS),
     LayerKind("experts", _is_experts, weights_of=_expert_weights, layout=_expert_rows),
     LayerKind(

@@ -1,0 +1,65 @@
+"""A file that keeps what a fit has finished, so that a killed one can go on."""
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pof.errors import PofError
+from pof.file.atomic_write import replacing
+
+
+class FitCheckpoint:
+    """The tensors of a network after least squares, and what they were made from.
+
+    Args:
+        path: where it is kept.
+        original: the tensors that the network came with.
+        scope: the scope of the fit.
+    """
+
+    def __init__(self, path: Path, original: Mapping[str, Tensor], scope: str) -> None:
+        self._path = path
+        self._origin = {"scope": scope, "tensors": _checksum(original)}
+
+    def save(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write the file whole, or not at all."""
+        found = {"origin": self._origin, "tensors": {name: tensor.detach().cpu() for name, tensor in tensors.items()}}
+        with replacing(self._path) as temporary:
+            torch.save(found, temporary)
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Fill `tensors` from the file; return whether there is one.
+
+        Raises:
+            PofError: the file cannot be read, or belongs to another network.
+        """
+        if not self._path.exists():
+            return False
+        try:
+            found: Any = torch.load(self._path, map_location="cpu", weights_only=True)
+            origin, kept = found["origin"], found["tensors"]
+        except Exception as error:
+            raise PofError(f"{str(self._path)!r} is not the checkpoint of a fit: delete it to begin anew") from error
+        if origin != self._origin:
+            raise PofError(f"{str(self._path)!r} belongs to a fit of another network or scope: delete it to begin anew")
+        for name, tensor in tensors.items():
+            tensor.copy_(kept[name])
+        return True
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self._path.unlink(missing_ok=True)
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    """A checksum of names and values."""
+    found = 0
+    for name, tensor in tensors.items():
+        raw = tensor.detach().cpu().contiguous().view(-1)
+        found = zlib.crc32(raw.view(torch.uint8).numpy().tobytes(), zlib.crc32(name.encode(), found))
+    return found

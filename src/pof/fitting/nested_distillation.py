@@ -1,0 +1,95 @@
+"""Nested distillation: the network as it came teaches the fitted one at every sparsity, on a few inputs.
+
+Each step runs the batch at pruned weights, with a sparsity drawn from [low, high], and in a share of the steps at dense
+ones. Both learn from the teacher's outputs, never from labels. BatchNorm runs with paired statistics (`paired_norms`).
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pof.elastic.batch_statistics import run_batch
+from pof.elastic.pruned_pass import PrunedPass
+from pof.elastic.second_pass import gradients_are_finite, step_generator
+from pof.fitting.output_distance import output_distance
+from pof.fitting.paired_norms import PairedNorms
+from pof.ranking.sparsity_state import Scope
+
+Report = Callable[[float, float], None]
+"""Told after each step: the share of the time that is over, and the distance at pruned weights."""
+
+
+@dataclass(frozen=True)
+class DistillationSettings:
+    """How the fitted network learns. Rates are relative to the root mean square of each tensor."""
+
+    low: float = 0.4
+    high: float = 0.92
+    skew: float = 1.5
+    rate: float = 0.01
+    clean: float = 0.34
+    """The share of the steps that have a dense pass too."""
+
+
+def distil(
+    model: nn.Module,
+    teacher: nn.Module,
+    batches: Iterable[Any],
+    seconds: float,
+    *,
+    scope: Scope = "global",
+    settings: DistillationSettings | None = None,
+    report: Report | None = None,
+) -> int:
+    """Train `model` for `seconds`; return the number of steps. Its statistics are those of before."""
+    chosen = settings or DistillationSettings()
+    norms, passes = PairedNorms(model, teacher), PrunedPass(model, scope=scope, masked=True)
+    trained = [p for p in model.parameters() if p.is_floating_point() and p.numel()]
+    wanted = [p.requires_grad for p in trained]
+    for parameter in trained:
+        parameter.requires_grad_(True)
+    optimizer = torch.optim.Adam([{"params": [p], "lr": 0.0} for p in trained], betas=(0.9, 0.95))
+    sizes = [max(float(p.detach().float().square().mean().sqrt()), 1e-3) for p in trained]
+    began, step, stream = time.monotonic(), 0, _endless(batches)
+    try:
+        while (over := (time.monotonic() - began) / max(seconds, 1e-9)) < 1.0:
+            batch, where = next(stream), float(torch.rand((), generator=step_generator(0, step)))
+            sparsity = chosen.high - (chosen.high - chosen.low) * where**chosen.skew
+            warm = min(1.0, (step + 1) / 10)
+            for group, size in zip(optimizer.param_groups, sizes, strict=True):
+                group["lr"] = chosen.rate * warm * size * (0.5 + 0.5 * math.cos(math.pi * over))
+            optimizer.zero_grad(set_to_none=True)
+            with norms.watching(), torch.no_grad():
+                lesson = run_batch(teacher, batch)
+            if int((step + 1) * chosen.clean) > int(step * chosen.clean):
+                with norms.paired():
+                    output_distance(run_batch(model, batch), lesson).backward()
+            with norms.paired(), passes.at(model, sparsity):
+                distance = output_distance(run_batch(model, batch), lesson)
+                distance.backward()
+            if gradients_are_finite([p.grad for p in trained if p.grad is not None]):
+                optimizer.step()
+            step += 1
+            if report is not None:
+                report(over, float(distance.detach()))
+    finally:
+        for parameter, before in zip(trained, wanted, strict=True):
+            parameter.requires_grad_(before)
+            parameter.grad = None
+    return step
+
+
+def _endless(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches again and again: a sequence in a new order each time, anything else as it comes."""
+    epoch = 0
+    while True:
+        if isinstance(batches, Sequence):
+            yield from (batches[i] for i in torch.randperm(len(batches), generator=step_generator(1, epoch)).tolist())
+        else:
+            yield from batches
+        epoch += 1

@@ -1,0 +1,70 @@
+"""Which scale of the rows lets magnitudes tell most: tried on the network at hand, without labels."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pof.elastic.batch_statistics import run_batch
+from pof.fitting.fit_report import tensors_of
+from pof.fitting.layer_inputs import RefittableLayer
+from pof.fitting.output_distance import output_distance
+from pof.fitting.row_balance import NormalisedLayer, balancing_factors, normalised_layers
+from pof.planning.pruning_plan import Plan
+
+TRIED = 0.5
+"""The sparsity at which the scales are compared: far beyond it, all of them may fail."""
+SPARED = 3.0
+"""How much larger balanced depthwise rows become: a kernel of nine weights has none to spare."""
+SAME = 1e-3
+"""How far balancing may change the outputs by rounding, as a distance."""
+
+
+def balance_if_it_helps(
+    model: nn.Module,
+    teacher: nn.Module,
+    plan: Plan,
+    layers: Sequence[RefittableLayer],
+    sample: Sequence[Any],
+    score: Callable[[float], float],
+) -> str:
+    """Balance the rows of `model` in place if the outputs at `TRIED` are then nearer; say what was done.
+
+    `score` returns the distance of the outputs of `model` at a sparsity.
+    """
+    pairs = normalised_layers(model, layers, sample[0])
+    if not pairs:
+        return "magnitudes as they are: no layer has BatchNorm behind it"
+    best, name = score(TRIED), "magnitudes as they are"
+    came = {key: tensor.clone() for key, tensor in tensors_of(model).items()}
+    chosen = came
+    # Depthwise layers make the second way differ from the first.
+    ways = {"rows of equal size": 1.0, "rows of equal size, depthwise ones larger": SPARED}
+    for way, depthwise in list(ways.items())[: 1 + any(pair.is_depthwise for pair in pairs)]:
+        _write(model, came)
+        _balance(plan, model, pairs, depthwise)
+        if _is_same(model, teacher, sample[0]) and (found := score(TRIED)) < best:
+            best, name, chosen = found, way, {key: tensor.clone() for key, tensor in tensors_of(model).items()}
+    _write(model, chosen)
+    return name
+
+
+def _balance(plan: Plan, model: nn.Module, pairs: Sequence[NormalisedLayer], depthwise: float) -> None:
+    balanced = {pair.layer.name for pair in pairs}
+    others = [model.get_parameter(entry.name) for entry in plan if entry.name not in balanced]
+    factors = balancing_factors(pairs, others, depthwise)
+    for pair in pairs:
+        pair.scale_rows(factors[pair.layer.name])
+
+
+@torch.no_grad()
+def _is_same(model: nn.Module, teacher: nn.Module, batch: Any) -> bool:
+    """Whether balancing has left what the network computes alone; an output may also be used elsewhere."""
+    return float(output_distance(run_batch(model, batch), run_batch(teacher, batch))) < SAME
+
+
+@torch.no_grad()
+def _write(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    for name, tensor in tensors_of(model).items():
+        tensor.copy_(tensors[name])
