@@ -1,6 +1,7 @@
 """`RankedWeight` and `GlobalRanking` against plain loops: masks, states, alphas, shares, at all the edges."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -150,27 +151,32 @@ def test_fixed_sparsities_are_the_upper_end_of_a_band() -> None:
     assert band_counts(layers, None, pruned_state(0.0)) == [(0, 0), (0, 0)]
 
 
-sizes = st.lists(st.integers(1, 300), min_size=1, max_size=6)
+sizes = st.lists(st.integers(1, 12) | st.integers(1, 300), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
-@given(sizes, st.lists(st.integers(0, 999), min_size=2, max_size=6))
+@settings(deadline=None, max_examples=300)
+@given(sizes, st.lists(st.integers(0, 999) | st.sampled_from([500, 750, 875, 900]), min_size=2, max_size=8))
 def test_no_layer_is_emptied_and_sparser_states_nest(sizes: list[int], thousandths: list[int]) -> None:
     layers = [LayerSize(size) for size in sizes]
     before = [0] * len(layers)
     for sparsity in sorted(number / 1000 for number in thousandths):
         counts = share_alike(layers, sparsity)
-        wanted = sum(round(sparsity * layer.weights) for layer in layers)
-        assert sum(counts) == min(wanted, sum(layer.most for layer in layers)), "the zeros of the network stay"
         assert all(count <= layer.most < layer.weights for count, layer in zip(counts, layers, strict=True))
         assert all(now >= then for now, then in zip(counts, before, strict=True)), "sparser states nest"
         if all(round(sparsity * layer.weights) <= layer.most for layer in layers):
             assert counts == [round(sparsity * layer.weights) for layer in layers]
+        else:
+            # Where the smallest layer rounds to all of its weights, the others have these.
+            limit = 1 - Fraction(1, 2 * min(sizes))
+            already = sum(min(round(limit * layer.weights), layer.most) for layer in layers)
+            wanted = max(round(sparsity * sum(sizes)), already)
+            assert sum(counts) == min(wanted, sum(layer.most for layer in layers)), "the zeros of the network stay"
         before = counts
 
 
 def test_what_a_layer_cannot_lose_others_do() -> None:
     # The third layer keeps its only weight, so the largest loses one more.
     assert share_alike([LayerSize(20), LayerSize(10), LayerSize(1)], 0.9) == [19, 9, 0]
-    assert share_alike([LayerSize(64), LayerSize(24), LayerSize(3)], 0.9) == [59, 22, 2]
+    assert share_alike([LayerSize(64), LayerSize(24), LayerSize(3)], 0.9) == [58, 22, 2], "82 of 91, as asked"
     assert share_alike([LayerSize(1), LayerSize(1)], 0.9) == [0, 0]
+    assert share_alike([LayerSize(10**9), LayerSize(10**9 + 1), LayerSize(2)], 0.9)[2] == 1

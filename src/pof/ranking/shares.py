@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -149,25 +150,44 @@ def share_alike(layers: Sequence[LayerSize], sparsity: float) -> list[int]:
     """How many weights to prune in each layer so that all have the same share of zeros, as far as they can.
 
     That is `round(sparsity * n)` in each. Where small layers cannot lose that many, the others go to a higher common
-    sparsity until the network has its zeros. The counts never fall as the sparsity grows, so sparser states nest.
+    sparsity, so that the network has `round(sparsity * n)` zeros, or as many as its layers can lose. The counts never
+    fall as the sparsity grows, so sparser states nest.
     """
     alike = [prune_count(layer.weights, sparsity) for layer in layers]
     if all(count <= layer.most for count, layer in zip(alike, layers, strict=True)):
         return alike
-    total = min(sum(alike), sum(layer.most for layer in layers))
-    low, high = sparsity, 1.0
-    # The highest common sparsity that does not go beyond the total.
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if sum(_at_common(layers, middle)) <= total else (low, middle)
-    counts = _at_common(layers, low)
-    # Layers that round at the same sparsity take the last few in their order.
+    # What the layers have lost where the smallest of them comes to its end: roundings may add up to more than those of
+    # the network, and a sparser state has no fewer zeros.
+    limit = 1 - Fraction(1, 2 * min(layer.weights for layer in layers))
+    least = [min(round(limit * layer.weights), layer.most) for layer in layers]
+    wanted = max(prune_count(sum(layer.weights for layer in layers), sparsity), sum(least))
+    return list(_at_total(tuple(layers), tuple(least), min(wanted, sum(layer.most for layer in layers))))
+
+
+@lru_cache(maxsize=64)
+def _at_total(layers: tuple[LayerSize, ...], least: tuple[int, ...], total: int) -> tuple[int, ...]:
+    """The counts at the highest common sparsity that does not go beyond `total`, and no fewer than `least`.
+
+    Layers that round at the same sparsity take the last few in their order. A search of some milliseconds for hundreds
+    of layers, so that states which come back are remembered.
+    """
+    # Whole numbers, so that equal layers stay equal; steps fine enough to lie between any two sparsities that differ.
+    steps = 4 * max(layer.weights for layer in layers) ** 2
+    low, high = 0, steps
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if sum(_at_common(layers, least, middle, steps)) <= total else (low, middle)
+    counts = _at_common(layers, least, low, steps)
     while sum(counts) < total:
         open_layers = [i for i, layer in enumerate(layers) if counts[i] < layer.most]
         nearest = min(open_layers, key=lambda i: (Fraction(2 * counts[i] + 1, 2 * layers[i].weights), i))
         counts[nearest] += 1
-    return counts
+    return tuple(counts)
 
 
-def _at_common(layers: Sequence[LayerSize], sparsity: float) -> list[int]:
-    return [min(math.floor(sparsity * layer.weights + 0.5), layer.most) for layer in layers]
+def _at_common(layers: Sequence[LayerSize], least: Sequence[int], step: int, steps: int) -> list[int]:
+    """The counts at the common sparsity `step / steps`."""
+    return [
+        min(max((2 * step * layer.weights + steps) // (2 * steps), count), layer.most)
+        for layer, count in zip(layers, least, strict=True)
+    ]
