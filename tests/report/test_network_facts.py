@@ -55,6 +55,24 @@ def test_all_layers_together_are_pruned_as_globally(kind: str, magnitudes: Any) 
         elastic.prune((reach + 1) / STEPS)
 
 
+def test_small_layers_are_counted_as_they_are_pruned() -> None:
+    model = nn.Sequential(nn.Linear(20, 10), nn.Linear(10, 3), nn.Linear(3, 1), nn.Linear(1, 1))
+    layers = described(model, "raw")["layers"][:-1]
+    elastic = pof.Elastic(model)
+    for step in range(1, STEPS):
+        elastic.prune(step / STEPS)
+        shown = [layer["alone"].get(step, round(step / STEPS * layer["count"])) for layer in layers]
+        assert [row.zeros for row in elastic.layers()] == shown, step
+    assert [len(layer["alone"]) > 0 for layer in layers] == [True] * 4
+    for layer, row in zip(layers, elastic.layers(), strict=True):
+        assert sum(layer["sums"]) == pytest.approx(float(_dense(elastic, row.name).abs().sum()), rel=1e-4)
+
+
+def _dense(elastic: pof.Elastic, name: str) -> torch.Tensor:
+    with elastic.at(0.0):
+        return elastic.model.get_parameter(name).detach().clone()
+
+
 def test_outliers_and_nothing_but_zeros() -> None:
     model = nn.Sequential(nn.Linear(100, 20), nn.Linear(20, 10)).eval()
     with torch.no_grad():

@@ -18,9 +18,9 @@ from pof.planning.entry import Entry
 from pof.planning.pruning_plan import plan
 from pof.ranking.cuts import kth_magnitude
 from pof.ranking.ranked_weight import RankedWeight
-from pof.ranking.shares import GlobalRanking
+from pof.ranking.shares import GlobalRanking, band_counts
 from pof.ranking.sparsity import prune_count
-from pof.ranking.sparsity_state import Magnitudes, Scope
+from pof.ranking.sparsity_state import Magnitudes, Scope, pruned_state
 from pof.runtime.compiled_model import CompiledModel
 from pof.runtime.fair_timing import ratio_to_plain
 
@@ -87,7 +87,12 @@ def _layers(entries: Sequence[Entry], weights: Sequence[Tensor], magnitudes: Mag
         RankedWeight(weight.float(), entry.layout, magnitudes, name=entry.name, many_states=False)
         for entry, weight in zip(entries, weights, strict=True)
     ]
-    found = [{"name": e.name, **_spread(w.keys()), "sums": _sums(w)} for e, w in zip(entries, ranked, strict=True)]
+    sizes = [entry.size for entry in entries]
+    states = [band_counts(sizes, None, pruned_state(step / STEPS)) for step in range(STEPS)]
+    found = [
+        {"name": entry.name, **_spread(weight.keys()), **_cuts(weight, [counts[number][0] for counts in states])}
+        for number, (entry, weight) in enumerate(zip(entries, ranked, strict=True))
+    ]
     across = [weight.keys_across() for weight in ranked]
     together = GlobalRanking(across, many=True)
     reached = [step / STEPS for step in range(STEPS) if together.reaches(step / STEPS)]
@@ -113,11 +118,15 @@ def _spread(keys: Tensor) -> Facts:
     return {"count": len(values), "zeros": zeros, "bins": bins, "edge": edge}
 
 
-def _sums(weight: RankedWeight) -> list[float]:
-    """Return the sum of the magnitudes between neighbouring steps, from which the page computes alpha."""
+def _cuts(weight: RankedWeight, counts: Sequence[int]) -> Facts:
+    """Return the sum of the magnitudes between neighbouring steps, from which the page computes alpha.
+
+    `alone` has the counts that are not `round(sparsity * n)`, which small networks have: the page knows the others.
+    """
     magnitudes = weight.ordered_magnitudes()
-    cuts = [prune_count(weight.size, step / STEPS) for step in range(STEPS + 1)]
-    return [float(f"{magnitudes[low:high].sum():.5g}") for low, high in pairwise(cuts)]
+    sums = [float(f"{magnitudes[low:high].sum():.5g}") for low, high in pairwise((*counts, weight.size))]
+    others = {s: count for s, count in enumerate(counts) if count != prune_count(weight.size, s / STEPS)}
+    return {"sums": sums, "alone": others}
 
 
 def _file_facts(model: nn.Module, magnitudes: Magnitudes, file: str | Path | None, scope: Scope) -> Facts:
