@@ -1,5 +1,8 @@
 """Layers that compute with other weights than they store are left out; those that only look different are not."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,6 +43,104 @@ class Picky(nn.Linear):
         return super().forward(x * mask)
 
 
+def linear(effective: Callable[[Tensor], Tensor]) -> nn.Linear:
+    """A linear layer that computes with a function of its weight."""
+
+    class Own(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, effective(self.weight), self.bias)
+
+    return Own(8, 6)
+
+
+def conv(effective: Callable[[Tensor], Tensor], **how: Any) -> nn.Conv2d:
+    """A convolution that computes with a function of its weight, and overrides less than the whole forward."""
+
+    class Own(nn.Conv2d):
+        def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            return super()._conv_forward(x, effective(weight), bias)
+
+    return Own(4, 4, 3, **how)
+
+
+class ByProducts(nn.Linear):
+    """No operation that multiplies matrices."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[:, None] * (self.weight - self.weight.mean())).sum(-1)
+
+
+class PlainProducts(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[:, None] * self.weight).sum(-1)
+
+
+class OwnNorm(nn.Linear):
+    """It normalises its input, not its weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.layer_norm(x, (8,)))
+
+
+class TwoParts(nn.Linear):
+    """A part beside the weight, which has a factor of the same size."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 6)
+        self.other = nn.Parameter(torch.randn(6, 8))
+        self.scale = nn.Parameter(torch.full((6,), 1e-3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight * self.scale.sqrt()[:, None]) + F.linear(x, self.other)
+
+
+class LearntShift(nn.Linear):
+    """At first it computes with its weight; the shift is learnt."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 6)
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight + self.shift).t()
+
+
+class Switched(nn.Linear):
+    def __init__(self, centred: bool) -> None:
+        super().__init__(8, 6)
+        self.centred = centred
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("bi,oi->bo", x, self.weight - self.centred * self.weight.mean(1, keepdim=True))
+
+
+class TransposedCentred(nn.ConvTranspose2d):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return F.conv_transpose2d(x, self.weight - self.weight.mean())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        linear(lambda weight: weight - weight.mean()),
+        linear(lambda weight: weight - weight.mean(1, keepdim=True)),
+        linear(lambda weight: weight - weight.mean(0)),
+        linear(lambda weight: 2 * weight + 0.1),
+        linear(lambda weight: torch.ones(6, 6) @ weight + weight),
+        conv(lambda weight: weight - weight.mean((2, 3), keepdim=True), stride=2),
+        conv(lambda weight: weight - weight.mean(1, keepdim=True), padding=1),
+        conv(lambda weight: weight - weight.mean(0), groups=4, dilation=2),
+        ByProducts(8, 6),
+        LearntShift(),
+        Switched(True),
+        TransposedCentred(4, 6, 3),
+    ],
+)
+def test_linear_functions_of_a_weight_are_caught(layer: nn.Module) -> None:
+    assert not computes_with_its_weight(layer)
+    assert not computes_with_its_weight(layer), "what is remembered is the same"
+
+
 @pytest.mark.parametrize("layer", [StandardisedConv(4, 6, 3), StandardisedConv(4, 6, 3, groups=2), CosineLinear(5, 4)])
 def test_zeros_that_would_not_stay_zero_are_left_out(layer: nn.Module) -> None:
     assert not computes_with_its_weight(layer)
@@ -57,6 +158,13 @@ def test_zeros_that_would_not_stay_zero_are_left_out(layer: nn.Module) -> None:
         SamePadding(3, 4, 3),
         Scaled(5, 4),
         Picky(5, 4),
+        PlainProducts(8, 6),
+        OwnNorm(8, 6),
+        TwoParts(),
+        Switched(False),
+        linear(lambda weight: 0.3 * weight),
+        linear(lambda weight: weight).bfloat16(),
+        conv(lambda weight: weight, stride=2, padding=1, groups=2),
         pof.SphericalConv2d(4, 6, 3),
         pof.SphericalLinear(5, 4),
         nn.Conv1d(3, 4, 3),
@@ -77,8 +185,11 @@ def test_looking_leaves_no_trace() -> None:
             self.calls.add_(1)
             return super().forward(x) + 0 * torch.rand(())
 
-    layer, state = Counting(), torch.random.get_rng_state()
+    layer, state, seen = Counting(), torch.random.get_rng_state(), []
+    layer.register_forward_hook(lambda *_: seen.append(1))
     assert computes_with_its_weight(layer)
     assert float(layer.calls) == 0.0
     assert torch.equal(torch.random.get_rng_state(), state)
     assert layer.weight.grad is None
+    layer(torch.ones(1, 4))
+    assert seen == [1], "hooks see the calls of the user"

@@ -1,61 +1,153 @@
 """Whether a layer computes with the weight that it stores, so that zeros in the one are zeros in the other.
 
-Weight-standardised convolutions do not: they subtract a mean and divide by a deviation first. What they compute is not
-linear in the stored weight, and that can be seen by calling the layer with parts of it.
+Weight-standardised convolutions do not: they subtract a mean and divide by a deviation first. The layer is called with
+weights of which half are zero, and everything that it multiplies is looked at.
 """
 
+import copy
+from collections import OrderedDict
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
 
 TOLERANCE = 1e-3
 """How far the sum of parts may be from the whole, of the largest output."""
+NOTHING = 1e-6
+"""What counts as zero, of the largest number."""
+PRODUCTS = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear", "mv", "addmv", "mkldnn")
+"""How the names of the operations begin, behind any underscores, that multiply an input by weights."""
+MEDIAN = 0.6745
+"""Half of all normal numbers are smaller."""
+REPEATED = 65521
+"""How many random numbers a large weight repeats: a prime, so that no two rows are alike."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-_KNOWN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
-"""What was found for a class of layers."""
+_KNOWN: WeakKeyDictionary[type, dict[object, bool]] = WeakKeyDictionary()
+"""What was found for a class of layers, by its switches."""
 
 
 def computes_with_its_weight(module: nn.Module) -> bool:
-    """Whether the outputs of a convolution or linear layer are linear in its `weight`.
+    """Whether a convolution or linear layer multiplies its input by its `weight`, or by one with the same zeros.
 
-    Only classes that override torch's own forward are tried, each once; a layer that cannot be called alone passes.
+    Only classes that are not torch's own are tried, each once for each setting of its switches. One that
+    cannot be called alone passes.
     """
     kind = type(module)
     if kind.__module__.startswith("torch.nn.modules."):
         return True
-    if kind not in _KNOWN:
-        _KNOWN[kind] = _is_linear(module)
-    return _KNOWN[kind]
+    known = _KNOWN.setdefault(kind, {})
+    switches = tuple((name, value) for name, value in vars(module).items() if isinstance(value, (bool, str)))
+    if switches not in known:
+        known[switches] = _keeps_zeros(module)
+    return known[switches]
 
 
-@torch.no_grad()
-def _is_linear(module: nn.Module) -> bool:
+class _Factors(TorchDispatchMode):
+    """Notes what products are made of: the tensors of one size that operations multiply."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._size = size
+        self.found: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__.lstrip("_").startswith(PRODUCTS):
+            tensors = (arg for arg in args if isinstance(arg, Tensor))
+            self.found += [tensor.detach() for tensor in tensors if tensor.numel() == self._size]
+        return func(*args, **(kwargs or {}))
+
+
+def _keeps_zeros(module: nn.Module) -> bool:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or not weight.is_floating_point() or weight.is_meta or not weight.numel():
         return True
-    # Copies, as a layer may write to its buffers; numbers of its own, as the present ones may all be zero.
+    # Numbers of its own, as the present ones may all be zero; a large weight repeats them, which is much quicker.
     draws = torch.Generator().manual_seed(0)
-    own = torch.randn(weight.shape, generator=draws).to(weight)
-    part = torch.rand(weight.shape, generator=draws).to(weight.device) < 0.5
-    rest = {name: value.detach().clone() for name, value in (*module.named_parameters(), *module.named_buffers())}
+    numbers = torch.randn(min(weight.numel(), REPEATED), generator=draws)
+    own = numbers.repeat(-(-weight.numel() // len(numbers)))[: weight.numel()].view(weight.shape).to(weight.device)
     try:
-        x = torch.randn(_input_shape(module), generator=draws).to(weight)
+        x = torch.randn(_input_shape(module, weight.numel()), generator=draws).to(weight.device)
         with torch.random.fork_rng(devices=[]):
-            whole, some, others, nothing = (
-                functional_call(module, {**rest, "weight": values}, (x,)).float()
-                for values in (own, own * part, own * ~part, torch.zeros_like(own))
-            )
+            return _Probe(module, draws, x).keeps_zeros(own)
     except Exception:  # a layer may want other inputs, or more of them
         return True
-    off = float((some + others - nothing - whole).abs().max())
-    return off <= TOLERANCE * max(float(whole.abs().max()), 1e-6)
 
 
-def _input_shape(module: nn.Module) -> tuple[int, ...]:
-    """The shape of a small batch that the layer takes."""
+class _Probe:
+    """Calls a layer with other weights, in float32 and without its hooks, and leaves no trace in it."""
+
+    def __init__(self, module: nn.Module, draws: torch.Generator, x: Tensor) -> None:
+        self._module = copy.copy(module)
+        for hooks in HOOKS:
+            setattr(self._module, hooks, OrderedDict())
+        self._x = x
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        # Copies, as a layer may write to its buffers.
+        self._state = {name: _in_float32(value) for name, value in tensors.items() if name != "weight"}
+        # Scales and shifts often begin as ones and zeros, where they do nothing.
+        moved = {
+            name: self._state[name] + 0.5 * torch.randn(value.shape, generator=draws).to(value.device)
+            for name, value in module.named_parameters()
+            if name != "weight" and value.is_floating_point()
+        }
+        self._moved = {**self._state, **moved}
+
+    def keeps_zeros(self, own: Tensor) -> bool:
+        """Whether the outputs are linear in the weight, and the input meets no weight that is zero."""
+        part = own.abs() > MEDIAN
+        weights = own * part
+        with torch.no_grad():
+            whole = self._call(own)
+            if not bool(whole.isfinite().all()):
+                self._moved = self._state
+                whole = self._call(own)
+            others = self._call(own * ~part)
+            with _Factors(own.numel()) as of_some:
+                some = self._call(weights)
+            with _Factors(own.numel()) as of_none:
+                nothing = self._call(torch.zeros_like(own))
+        off = float((some + others - nothing - whole).abs().max())
+        if off > TOLERANCE * max(float(whole.abs().max()), 1e-6):
+            return False
+        if len(of_some.found) != len(of_none.found):
+            return True
+        factors = [a for a, b in zip(of_some.found, of_none.found, strict=True) if not torch.equal(a, b)]
+        kept = int(torch.count_nonzero(part))
+        return all(_count(each) <= kept for each in factors) if factors else self._meets_one_weight(weights)
+
+    @torch.enable_grad()
+    def _meets_one_weight(self, weight: Tensor) -> bool:
+        """Whether one number of the input meets one weight in each output: for layers with products of their own."""
+        x = torch.zeros_like(self._x[:1])
+        x.view(-1)[x[0, 0].numel() // 2] = 1.0
+        free = weight.clone().requires_grad_()
+        response = self._call(free, x) - self._call(free, torch.zeros_like(x))
+        (met,) = torch.autograd.grad(response.reshape(-1)[response.abs().argmax()], free)
+        return _count(met) <= 1
+
+    def _call(self, weight: Tensor, x: Tensor | None = None) -> Tensor:
+        found: Tensor = functional_call(self._module, {**self._moved, "weight": weight}, (self._x if x is None else x,))
+        return found
+
+
+def _in_float32(value: Tensor) -> Tensor:
+    return value.detach().float().clone() if value.is_floating_point() else value.detach().clone()
+
+
+def _count(values: Tensor) -> int:
+    """How many of `values` are not zero."""
+    return int((values.abs() > NOTHING * values.abs().max()).sum())
+
+
+def _input_shape(module: nn.Module, weights: int) -> tuple[int, ...]:
+    """The shape of a small batch that the layer takes, of another size than its weights."""
     if isinstance(module, nn.Linear):
-        return (2, module.in_features)
-    sizes = [2 * ((k - 1) * d + 1) for k, d in zip(module.kernel_size, module.dilation, strict=True)]  # type: ignore[arg-type]
-    return (2, int(module.in_channels), *sizes)  # type: ignore[arg-type]
+        own: tuple[int, ...] = (module.in_features,)
+    else:
+        sizes = [2 * ((k - 1) * d + 1) for k, d in zip(module.kernel_size, module.dilation, strict=True)]  # type: ignore[arg-type]
+        own = (int(module.in_channels), *sizes)  # type: ignore[arg-type]
+    return (2 if 2 * torch.Size(own).numel() != weights else 3, *own)
