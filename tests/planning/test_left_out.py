@@ -119,8 +119,10 @@ def test_including_only_what_cannot_be_pruned_says_why(glob: str, why: str) -> N
             super().__init__()
             self.table = nn.Parameter(torch.randn(20, 30))
 
-    with pytest.raises(PlanError, match=why):
-        pof.plan(nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 8), Odd()), include=(glob,))
+    for include in ((glob,), ("1", glob)):
+        with pytest.raises(PlanError, match=why) as caught:
+            pof.plan(nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 8), Odd()), include=include)
+        assert repr(glob) in str(caught.value)
 
 
 def test_a_depthwise_convolution_is_not_the_first_one() -> None:

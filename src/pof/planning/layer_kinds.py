@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from pof.ranking.row_layout import RowLayout
+from pof.ranking.row_layout import PLAIN, RowLayout
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -69,10 +69,27 @@ def _is_experts(module: nn.Module) -> bool:
 
 
 def _expert_rows(module: Any, weight: Tensor) -> RowLayout:
-    """A row is an output unit of one expert. `is_transposed` of transformers means weights of (experts, in, out)."""
-    if getattr(module, "is_transposed", False):
-        return RowLayout(last=True)
-    return RowLayout(matrix=weight.shape[0] * weight.shape[1])
+    """A row is an output unit of one expert: weights are (experts, out, in) or, transposed, (experts, in, out)."""
+    return RowLayout(last=True) if _is_transposed(module) else RowLayout(matrix=weight.shape[0] * weight.shape[1])
+
+
+def _is_transposed(module: Any) -> bool:
+    """Whether experts are (experts, in, out). `is_transposed` of transformers says so; Llama 4 has only its shapes."""
+    up, down = getattr(module, "gate_up_proj", None), getattr(module, "down_proj", None)
+    if hasattr(module, "is_transposed") or up is None or down is None:
+        return bool(getattr(module, "is_transposed", False))
+    # Gate and up are side by side, so that this side is twice as long as the one of `down` that it meets.
+    return tuple(up.shape[1:]) == (down.shape[2], 2 * down.shape[1])
+
+
+def _is_stacked_experts(module: nn.Module) -> bool:
+    """Whether `module` holds the experts of DBRX: matrices of (experts * inner, hidden)."""
+    return type(module).__name__ == "DbrxExpertGLU" and hasattr(module, "moe_num_experts")
+
+
+def _stacked_rows(module: Any, weight: Tensor) -> RowLayout:
+    """The inner units are the rows of `w1` and `v1`; `w2` is used transposed, so its columns are units, per expert."""
+    return RowLayout(groups=module.moe_num_experts) if weight is module.w2 else PLAIN
 
 
 def _is_conditional(module: nn.Module) -> bool:
@@ -97,6 +114,7 @@ LAYER_KINDS = (
     LayerKind("transposed linear", is_transposed_linear, layout=lambda module, weight: RowLayout(groups=1)),
     LayerKind("attention", lambda module: isinstance(module, nn.MultiheadAttention), weights=ATTENTION_WEIGHTS),
     LayerKind("experts", _is_experts, weights_of=_expert_weights, layout=_expert_rows),
+    LayerKind("stacked experts", _is_stacked_experts, weights=("w1", "v1", "w2"), layout=_stacked_rows),
     LayerKind(
         "conditional convolution",
         _is_conditional,

@@ -99,6 +99,7 @@ def plan(
     known = [*(entry.names for entry, _ in found), *((name,) for name, _ in left_out)]
     refuse_unmatched(include, "include", known)
     refuse_unmatched(exclude, "exclude", known)
+    _refuse_unprunable_globs(include, found, left_out)
     left_out = [(name, EXCLUDED if not _wanted((name,), include, exclude) else why) for name, why in left_out]
     entries = []
     for entry, first in found:
@@ -119,6 +120,16 @@ def plan(
         refuse_unprunable(entry.name, bare.get_parameter(entry.name))
     chosen = _with_sparsities(entries, left_out, {} if sparsities is None else sparsities)
     return Plan(tuple(chosen), tuple(left_out), total)
+
+
+def _refuse_unprunable_globs(
+    include: tuple[str, ...], found: list[tuple[Entry, bool]], left_out: list[LeftOut]
+) -> None:
+    """Raise if a glob of `include` matches nothing but weights that cannot be pruned."""
+    for glob in include:
+        if not any(matches(entry.names, (glob,)) for entry, _ in found):
+            name, reason = next((name, reason) for name, reason in left_out if matches((name,), (glob,)))
+            raise PlanError(f"nothing to prune for include={glob!r}: {name} is left out ({reason})")
 
 
 def _worth_a_warning(model: nn.Module, left_out: list[LeftOut], total: int) -> list[LeftOut]:
