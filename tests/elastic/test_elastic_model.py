@@ -201,3 +201,32 @@ def test_bad_settings_are_one_line(words: str) -> None:
 def test_what_is_no_model_is_one_line(model: Any) -> None:
     with pytest.raises(pof.PofError, match=r"model is .*: pass a torch\.nn\.Module"):
         pof.Elastic(model)
+
+
+def test_a_second_elastic_on_a_pruned_model_says_so() -> None:
+    model = MixedNet()
+    first = pof.Elastic(model)
+    first.prune(0.7)
+    with pytest.warns(UserWarning, match=r"an earlier Elastic left this model pruned at 0.7.*restore\(\)"):
+        pof.Elastic(model)
+    first.recover(0.3, 0.7)
+    del first
+    with pytest.warns(UserWarning, match=r"recovered 0.3-0.7"):
+        second = pof.Elastic(model)
+    second.prune(0.5)
+    second.refresh()
+    pof.Elastic(model)  # whoever refreshes means it
+
+
+def test_a_second_elastic_on_a_dense_or_changed_model_says_nothing() -> None:
+    model, dense = MixedNet(), MixedNet().state_dict()
+    first = pof.Elastic(model)
+    first.prune(0.7)
+    first.restore()
+    second = pof.Elastic(model)
+    second.prune(0.7)
+    model.load_state_dict(dense)
+    pof.Elastic(model)
+    with pof.Elastic(model).at(0.5):
+        pass
+    pof.Elastic(model)

@@ -375,3 +375,20 @@ def test_numbers_that_are_kept_as_such() -> None:
     found, spread = statistics._from_absolute(high, low)
     torch.testing.assert_close(found, means, rtol=2.0**-16, atol=0.0)
     torch.testing.assert_close(spread, EPSILON * torch.exp2(quarters / 4), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_file_without_them_says_so_when_it_is_loaded_pruned(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    batches = [torch.randn(16, 8)]
+    pof.save(model, tmp_path / "without.pof")
+    pof.save(model, tmp_path / "with.pof", calibrate=batches)
+    plain = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    pof.save(plain, tmp_path / "plain.pof")
+    pof.load(tmp_path / "without.pof", into=model)
+    pof.load(tmp_path / "with.pof", into=model, sparsity=0.7)
+    pof.load(tmp_path / "with.pof", into=model, sparsity=0.65, recover_from=0.2)
+    pof.load(tmp_path / "plain.pof", into=plain, sparsity=0.7)
+    with pytest.warns(UserWarning, match=r"without.pof' has no BatchNorm statistics for pruned at 0.7") as caught:
+        pof.load(tmp_path / "without.pof", into=model, sparsity=0.7)
+    assert len(caught) == 1

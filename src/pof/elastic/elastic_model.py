@@ -1,5 +1,6 @@
 """A live model at any sparsity: pruned, recovered and restored in place, without a wrapper."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pof.checks import check_choice
 from pof.elastic.batch_statistics import estimate_statistics
 from pof.elastic.held_zeros import hold_zeros
 from pof.elastic.layer_sensitivity import SPARSITIES, LayerScores, Sensitivity, score_of
-from pof.elastic.live_model import LiveModel
+from pof.elastic.live_model import LiveModel, forget_left_state, left_state
 from pof.errors import PofError
 from pof.planning.name_globs import as_globs
 from pof.planning.pruning_plan import Plan, plan
@@ -99,7 +100,15 @@ class Elastic:
         self._model = unwrap(model) if isinstance(model, nn.Module) else model
         self._globs = {"include": as_globs(include, "include"), "exclude": as_globs(exclude, "exclude")}
         self._sparsities = dict(sparsities) if isinstance(sparsities, Mapping) else sparsities
+        left = left_state(self._model) if isinstance(model, nn.Module) else DENSE
         self.refresh()
+        if left != DENSE:
+            warnings.warn(
+                f"an earlier Elastic left this model {left}, and this one takes those weights as the dense ones: call "
+                "restore() on the earlier one first",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def __repr__(self) -> str:
         return f"Elastic({type(self._model).__name__}, {self.state}, scope={self.scope}, magnitudes={self.magnitudes})"
@@ -297,3 +306,4 @@ class Elastic:
         chosen = plan(self._model, **self._globs, sparsities=self._sparsities)
         self._live = LiveModel(self._model, chosen, self.scope, self.magnitudes)
         self.plan: Plan = chosen
+        forget_left_state(self._model)

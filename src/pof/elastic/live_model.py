@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -28,11 +28,30 @@ from pof.sphere.compiler_guard import uncompiled
 NORMS_CHANGED = f"normalisation layers were replaced, added or removed: {REFRESH}"
 
 _LIVE: WeakSet["LiveModel"] = WeakSet()
+_LEFT: WeakKeyDictionary[nn.Module, tuple[State, list[int | None]]] = WeakKeyDictionary()
+"""The state that a model was last put into, and how often torch saw each weight change until then."""
 
 
 def state_now(model: nn.Module) -> State:
     """The state that a `LiveModel` has put `model` into; dense if none has."""
     return next((each.state for each in list(_LIVE) if each.moves(model) and each.state != DENSE), DENSE)
+
+
+def left_state(model: nn.Module) -> State:
+    """The state that `model` is still in, even if what put it there is gone; dense if other code has changed it."""
+    if model not in _LEFT:
+        return DENSE
+    state, versions = _LEFT[model]
+    return state if versions == [_version(weight) for weight in model.parameters()] else DENSE
+
+
+def forget_left_state(model: nn.Module) -> None:
+    """Take the present weights of `model` as dense ones from now on."""
+    _LEFT.pop(model, None)
+
+
+def _version(weight: nn.Parameter) -> int | None:
+    return None if weight.is_inference() else weight._version
 
 
 def forget_casts() -> None:
@@ -86,6 +105,7 @@ class LiveModel:
         forget_casts()
         self.statistics.enter(counts)
         self.state, self._counts_now, self._between = state, counts, False
+        _LEFT[self._model] = (state, [_version(weight) for weight in self._model.parameters()])
 
     def check_reachable(self, state: State) -> None:
         """Raise if the layers cannot reach `state`."""

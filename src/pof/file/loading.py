@@ -1,5 +1,6 @@
 """Fill a model from a `.pof` file, at any sparsity."""
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -35,7 +36,7 @@ def load(
         )
     file = PofFile(path, partial=partial)
     state = file.densest if sparsity is None and recover_from is None else asked_state(sparsity, recover_from)
-    found = file.tensors(state)
+    found, lacks_statistics = file.tensors_and_lack(state)
     target = unwrap(into).state_dict(keep_vars=True)
     _refuse_other(target, found, file.name)
     _refuse_unwritable(unwrap(into), target)
@@ -43,6 +44,13 @@ def load(
         for name, value in found.items():
             target[name].copy_(value)
     torch.clear_autocast_cache()
+    if lacks_statistics:
+        warnings.warn(
+            f"{file.name!r} has no BatchNorm statistics for {state}, so outputs may be far off: save it with "
+            "calibrate=batches, or call pof.Elastic(model).calibrate(batches)",
+            UserWarning,
+            stacklevel=2,
+        )
     return state
 
 

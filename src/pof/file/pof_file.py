@@ -138,6 +138,10 @@ class PofFile:
 
     def tensors(self, state: State) -> "dict[str, Tensor]":
         """The tensors in `state`, under the model's own keys."""
+        return self.tensors_and_lack(state)[0]
+
+    def tensors_and_lack(self, state: State) -> "tuple[dict[str, Tensor], bool]":
+        """The tensors in `state`, and whether the file lacks the BatchNorm statistics that belong to them."""
         # Imported here, so that a file's table of contents can be read without torch.
         try:
             from pof.file.state_tensors import tensors_of

@@ -22,8 +22,12 @@ from pof.ranking.sphere_recovery import fill_rows
 
 def tensors_of(
     head: Head, chunks: Iterable[tuple[Chunk, memoryview]], state: State, needed: Needed
-) -> dict[str, Tensor]:
-    """All tensors in `state`, from the chunks that it needs: weights, statistics and everything else."""
+) -> tuple[dict[str, Tensor], bool]:
+    """All tensors in `state`, from the chunks that it needs: weights, statistics and everything else.
+
+    Returns:
+        the tensors, and whether BatchNorm has statistics of other weights, because the file keeps none for `state`.
+    """
     decoder = Decoder(head)
     for chunk, data in chunks:
         decoder.read(chunk, data)
@@ -31,7 +35,8 @@ def tensors_of(
     steps = statistics_stream.between(decoder.statistics, state)
     if steps is not None:
         found |= stored_statistics.apply(decoder.plain, steps, decoder.norm_layers)
-    return {tensor.name: found[tensor.target or tensor.name] for tensor in head.tensors}
+    foreign = state != DENSE and steps is None and bool(decoder.norm_layers)
+    return {tensor.name: found[tensor.target or tensor.name] for tensor in head.tensors}, foreign
 
 
 def _weights_of(decoder: Decoder, state: State, needed: Needed) -> dict[str, Tensor]:
