@@ -25,7 +25,9 @@ def network(kind: str = "plain") -> nn.Module:
         for weight in pof.plan(model).parameters(model).values():
             weight.data.mul_(torch.where(torch.rand_like(weight) < 0.7, 0.01, 1.0))
     elif kind == "pruned":
-        pof.Elastic(model).prune(0.6)
+        elastic = pof.Elastic(model)
+        elastic.prune(0.6)
+        elastic.refresh()
     return model
 
 

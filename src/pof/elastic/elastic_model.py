@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from glob import escape
 from typing import TYPE_CHECKING, Any
 
@@ -14,43 +13,20 @@ from torch.utils.hooks import RemovableHandle
 from pof.checks import check_choice
 from pof.elastic.batch_statistics import estimate_statistics
 from pof.elastic.held_zeros import hold_zeros
+from pof.elastic.layer_rows import LayerRow, LayerRows
 from pof.elastic.layer_sensitivity import SPARSITIES, LayerScores, Sensitivity, score_of
 from pof.elastic.live_model import LiveModel, forget_left_state, left_state
+from pof.elastic.live_paths import PathCheck
 from pof.errors import PofError
 from pof.planning.name_globs import as_globs
 from pof.planning.pruning_plan import Plan, plan
 from pof.planning.wrappers import unwrap
 from pof.ranking.sparsity import check_sparsity
 from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State, pruned_state, recovered_state
-from pof.terminal.text_table import text_table
 
 if TYPE_CHECKING:
     from pof.elastic.state_search import ChosenState
     from pof.file.header import StoredValues
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """One weight tensor in its present state."""
-
-    name: str
-    weights: int
-    zeros: int
-    band: int
-    """How many weights are in the band, filled with alpha * sign(w)."""
-    alpha: float
-    dead_rows: int = 0
-    """How many rows have no weights left: their outputs are the same for every input."""
-
-
-class LayerRows(list[LayerRow]):
-    """The rows of `Elastic.layers()`; prints as a table."""
-
-    def __str__(self) -> str:
-        rows = [(r.name, r.weights, r.zeros, r.zeros / r.weights, r.band, r.alpha, r.dead_rows) for r in self]
-        return text_table(("weight", "weights", "zeros", "sparsity", "band", "alpha", "dead rows"), rows)
-
-    __repr__ = __str__
 
 
 class Elastic:
@@ -146,10 +122,12 @@ class Elastic:
     def prune(self, sparsity: float) -> None:
         """Zero the `round(sparsity * n)` smallest weights; 0 gives exactly the dense weights."""
         self._live.go(pruned_state(sparsity))
+        self._warn_if_dead()
 
     def recover(self, sp1: float, sp2: float) -> None:
         """Prune at `sp1`, and replace the weights between pruning ratios `sp1` and `sp2` with alpha * sign(w)."""
         self._live.go(recovered_state(sp1, sp2))
+        self._warn_if_dead()
 
     def restore(self, *, discard: bool = False) -> None:
         """Bring back the dense weights and the original BatchNorm statistics, bit for bit.
@@ -288,6 +266,9 @@ class Elastic:
                 return states[:count]
         return states[:1]
 
+    def _warn_if_dead(self) -> None:
+        self._paths.warn_if_dead(self.state, min(w.entry.weights - w.counts[0] for w in self._live.weights))
+
     def _refuse_training(self) -> None:
         """Raise if BatchNorm is in training mode, where scoring changes its statistics and the scores are wrong."""
         if any(module.training and getattr(module, "track_running_stats", False) for module in self._model.modules()):
@@ -306,4 +287,5 @@ class Elastic:
         chosen = plan(self._model, **self._globs, sparsities=self._sparsities)
         self._live = LiveModel(self._model, chosen, self.scope, self.magnitudes)
         self.plan: Plan = chosen
+        self._paths = PathCheck(self._model)
         forget_left_state(self._model)

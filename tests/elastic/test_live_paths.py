@@ -1,0 +1,125 @@
+"""A network that pruning has killed, so that its outputs are always the same, says so; no other one does."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import pof
+from pof.models import cifar_resnet
+from tests.small_models import bits
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3), nn.Linear(3, 1))
+
+
+class Residual(nn.Module):
+    """Whatever dies beside it, the input itself goes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 2), nn.Linear(2, 8)
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x + self.down(torch.relu(self.up(x))), torch.ones(1, 8))
+
+
+class Odd(nn.Module):
+    """Its layers are not called in their order, and one of them works on another dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(x.view(-1, 4, 2).transpose(1, 2))
+        return self.third(F.gelu(self.first(x))).softmax(1).flatten(1)
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3),
+        nn.Conv2d(6, 4, 1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 2),
+    ).eval()
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "chain": (chain, (64, 8)),
+    "residual": (Residual, (64, 8)),
+    "odd": (Odd, (64, 8)),
+    "convolutions": (convolutions, (64, 2, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_it_warns_if_outputs_are_constant_and_never_otherwise(name: str) -> None:
+    make, shape = MODELS[name]
+    died = 0
+    for seed in range(25):
+        torch.manual_seed(seed)
+        model, x = make(), torch.randn(shape)
+        elastic = pof.Elastic(model)
+        for sparsity in (0.5, 0.9, 0.95):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                elastic.prune(sparsity)
+                elastic.prune(0.3)
+                elastic.prune(sparsity)
+            outputs = model(x)
+            told = [each for each in caught if f"pruned at {sparsity:g}, the outputs are the same" in str(each.message)]
+            is_constant = bool((outputs == outputs[:1]).all())
+            if told:
+                assert is_constant
+                assert len(told) == 1, "once in each state"
+                assert told[0].filename == __file__
+                assert len(str(told[0].message)) <= 200
+            if name in ("chain", "convolutions"):
+                assert bool(told) == (is_constant and not _is_dead_by_value(model, x))
+            died += bool(told)
+    assert (died == 0) == (name == "residual")
+
+
+def _is_dead_by_value(model: nn.Module, x: Tensor) -> bool:
+    """Whether paths are left, but an activation stops everything that comes along them."""
+    without = nn.Sequential(*(nn.Identity() if isinstance(layer, nn.ReLU) else layer for layer in model))  # type: ignore[attr-defined]
+    outputs = without(x)
+    return not bool((outputs == outputs[:1]).all())
+
+
+def test_looking_leaves_no_trace() -> None:
+    class Noting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.last = chain(), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.layers(x)
+            torch.rand(1)
+            return self.last
+
+    torch.manual_seed(0)
+    model = Noting()
+    elastic, before, state = pof.Elastic(model), bits(model), torch.random.get_rng_state()
+    with pytest.warns(UserWarning, match="no path of weights leads through 'layers.1'"):
+        elastic.prune(0.95)
+    elastic.restore()
+    assert bits(model) == before
+    assert model.last is None
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_an_ordinary_network_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pof.elastic.live_paths._traced", lambda model: pytest.fail("it takes time"))
+    pof.Elastic(cifar_resnet.resnet20()).prune(0.9)
