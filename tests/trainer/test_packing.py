@@ -126,3 +126,12 @@ def test_a_run_is_ranked_as_it_was_trained(tmp_path: Path, capsys: pytest.Captur
     assert {row["scope"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"layer"}
     assert main(["report", str(run), "--no-speed", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["scope"] == "global"
+
+
+@pytest.mark.parametrize("on_a_terminal", [False, True])
+def test_a_terminal_shows_how_far_calibration_is(
+    on_a_terminal: bool, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1" if on_a_terminal else "0")
+    assert main(["pack", str(run), str(tmp_path / "m.pof"), "--exclude", "c.*", "--calibrate"]) == 0
+    assert ("BatchNorm statistics" in capsys.readouterr().err) == on_a_terminal

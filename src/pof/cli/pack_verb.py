@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     check_target(options.target, (".pof",))
     from pof.file.pof_file import PofFile
     from pof.file.writing import DEFAULT_STAGES
+    from pof.terminal.progress_bars import Bars
     from pof.trainer.packing import facts_about, pack
     from pof.trainer.weight_files import read_weights
 
@@ -67,19 +68,21 @@ def run(options: argparse.Namespace) -> int:
     scope = cast("Scope", options.scope or facts.get("scope", "layer"))
     magnitudes = cast("Magnitudes", options.magnitudes or facts.get("magnitudes", "raw"))
     dense = sum(value.numel() * value.element_size() for value in state.values())
-    size = pack(
-        options.source,
-        options.target,
-        facts,
-        calibrate=options.calibrate,
-        values=options.values,
-        scope=scope,
-        magnitudes=magnitudes,
-        include=options.include,
-        exclude=options.exclude,
-        stages=DEFAULT_STAGES if stages is None else stages,
-        metadata={name: facts[name] for name in KEPT if name in facts},
-    )
+    with Bars() as bars:
+        size = pack(
+            options.source,
+            options.target,
+            facts,
+            calibrate=options.calibrate,
+            progress=bars.update if bars.live and not options.json else None,
+            values=options.values,
+            scope=scope,
+            magnitudes=magnitudes,
+            include=options.include,
+            exclude=options.exclude,
+            stages=DEFAULT_STAGES if stages is None else stages,
+            metadata={name: facts[name] for name in KEPT if name in facts},
+        )
     if options.json:
         print(json.dumps({"out": options.target, "bytes": size, "dense_bytes": dense}))
     else:

@@ -139,7 +139,7 @@ def _of_linear(layer: nn.Linear, before: Units) -> Tensor:
 
 def _of_convolution(layer: Any, before: Units) -> Tensor:
     weight: Tensor = layer.weight
-    kept = (weight != 0).flatten(2).any(2).unflatten(0, (layer.groups, -1))
+    kept: Tensor = (weight != 0).flatten(2).any(2).unflatten(0, (layer.groups, -1))
     if before.along == 1 and before.live.numel() == layer.in_channels:
         kept &= before.live.to(kept.device).view(layer.groups, 1, -1)
     return kept.any(2).flatten()

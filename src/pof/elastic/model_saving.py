@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State, pruned_s
 BAND_STARTS = (0.1, 0.3, 0.5, 0.7)
 BAND_ENDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """The ends of the bands whose statistics are kept by default; those of other bands are interpolated."""
+ESTIMATING = "BatchNorm statistics"
+"""The title of its progress."""
 
 
 def save(
@@ -39,6 +41,7 @@ def save(
     calibrate: Iterable[Any] | None = None,
     states: Iterable[float | tuple[float, float]] | None = None,
     metadata: Mapping[str, str] | None = None,
+    progress: Callable[[str, int, int], object] | None = None,
 ) -> int:
     """Write one small file that holds `model` at every sparsity; return its length in bytes.
 
@@ -56,6 +59,8 @@ def save(
             file, so that whoever loads it needs no data.
         states: sparsities, or pairs (recover_from, sparsity), to estimate statistics for; by default `default_states`.
         metadata: strings to keep in the file.
+        progress: called while statistics are estimated, which takes a while: with a title, how many states are done,
+            and how many there are.
 
     Example:
         >>> import pathlib, tempfile, torch, pof
@@ -86,7 +91,7 @@ def save(
         raise PofError("states need data to estimate their statistics from: pass calibrate=batches too")
     if calibrate is not None:
         wanted = default_states(writer.stages) if states is None else _states(states)
-        _calibrate(writer, model, plan(model, **globs), (scope, magnitudes), calibrate, wanted)
+        _calibrate(writer, model, plan(model, **globs), (scope, magnitudes), calibrate, wanted, progress)
     return writer.write(path, metadata or {})
 
 
@@ -97,6 +102,7 @@ def _calibrate(
     ranking: tuple[Scope, Magnitudes],
     batches: Iterable[Any],
     states: Sequence[State],
+    progress: Callable[[str, int, int], object] | None,
 ) -> None:
     """Estimate the statistics of `states` on a copy of the model with the weights that the file will hold."""
     check_batches(batches)
@@ -105,10 +111,15 @@ def _calibrate(
     live = LiveModel(copied, chosen, *ranking)
     dense = live.dense_estimate(data)
     # The stages too: a reader with only part of the file interpolates between them.
-    for state in dict.fromkeys((*states, *map(pruned_state, writer.stages))):
+    every = dict.fromkeys((*states, *map(pruned_state, writer.stages)))
+    for done, state in enumerate(every):
+        if progress is not None:
+            progress(ESTIMATING, done, len(every))
         live.go(state)
         live.calibrate(data, dense)
         writer.keep_statistics(state, copied.state_dict())
+    if progress is not None:
+        progress(ESTIMATING, len(every), len(every))
 
 
 def default_states(stages: Sequence[float]) -> list[State]:

@@ -1,6 +1,6 @@
 """Writes a `.pof` file of trained weights, from whatever is known about them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,27 @@ def facts_about(source: str | Path) -> dict[str, str]:
     return weights_facts(recipe_of(Path(source))) if Path(source).is_dir() else dict(facts_of(source))
 
 
-def pack(source: str | Path, target: str | Path, facts: Mapping[str, str], *, calibrate: bool, **how: Any) -> int:
+def pack(
+    source: str | Path,
+    target: str | Path,
+    facts: Mapping[str, str],
+    *,
+    calibrate: bool,
+    progress: Callable[[str, int, int], object] | None = None,
+    **how: Any,
+) -> int:
     """Write the weights of `source` to `target`, with the options `how` of `pof.save`; return its size in bytes.
 
     If the model is known, it says which layer is the first. Otherwise names and shapes decide; sorted names may mislead
-    them. `calibrate` keeps BatchNorm statistics, estimated from the images that the network was trained with.
+    them. `calibrate` keeps BatchNorm statistics, estimated from the images that the network was trained with;
+    `progress` is told how far that is, as in `pof.save`.
     """
     network, why = _network(source, facts)
     if calibrate:
         if network is None or "data" not in facts:
             raise PofError(f"--calibrate needs the model and its dataset, and {why or 'the dataset is not known'}")
-        return save(network, target, calibrate=list(calibration_batches(_data(source, facts))), **how)
+        batches = list(calibration_batches(_data(source, facts)))
+        return save(network, target, calibrate=batches, progress=progress, **how)
     state = read_weights(source)
     # Models are built in float32: the tensors of a half-precision network are written directly, bit for bit.
     full = all(value.dtype == torch.float32 for value in state.values() if value.is_floating_point())
