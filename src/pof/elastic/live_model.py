@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import nn
@@ -27,9 +27,11 @@ from pof.sphere.compiler_guard import uncompiled
 
 NORMS_CHANGED = f"normalisation layers were replaced, added or removed: {REFRESH}"
 
+GONE = -1
+"""Stands for how often a weight has changed that no longer exists."""
 _LIVE: WeakSet["LiveModel"] = WeakSet()
-_LEFT: WeakKeyDictionary[nn.Module, tuple[State, list[int | None]]] = WeakKeyDictionary()
-"""The state that a model was last put into, and how often torch saw each weight change until then."""
+_LEFT: WeakKeyDictionary[nn.Module, tuple[State, list[tuple["ref[nn.Parameter]", int | None]]]] = WeakKeyDictionary()
+"""The state that a model was last put into, its weights, and how often torch saw each of them change until then."""
 
 
 def state_now(model: nn.Module) -> State:
@@ -41,8 +43,8 @@ def left_state(model: nn.Module) -> State:
     """The state that `model` is still in, even if what put it there is gone; dense if other code has changed it."""
     if model not in _LEFT:
         return DENSE
-    state, versions = _LEFT[model]
-    return state if versions == [_version(weight) for weight in model.parameters()] else DENSE
+    state, weights = _LEFT[model]
+    return state if all(_version(found()) == version for found, version in weights) else DENSE
 
 
 def forget_left_state(model: nn.Module) -> None:
@@ -50,7 +52,9 @@ def forget_left_state(model: nn.Module) -> None:
     _LEFT.pop(model, None)
 
 
-def _version(weight: nn.Parameter) -> int | None:
+def _version(weight: nn.Parameter | None) -> int | None:
+    if weight is None:
+        return GONE
     return None if weight.is_inference() else weight._version
 
 
@@ -105,7 +109,7 @@ class LiveModel:
         forget_casts()
         self.statistics.enter(counts)
         self.state, self._counts_now, self._between = state, counts, False
-        _LEFT[self._model] = (state, [_version(weight) for weight in self._model.parameters()])
+        _LEFT[self._model] = (state, [(ref(w.parameter), _version(w.parameter)) for w in self.weights])
 
     def check_reachable(self, state: State) -> None:
         """Raise if the layers cannot reach `state`."""
