@@ -230,3 +230,12 @@ def test_a_second_elastic_on_a_dense_or_changed_model_says_nothing() -> None:
     with pof.Elastic(model).at(0.5):
         pass
     pof.Elastic(model)
+
+
+def test_a_sparsity_that_small_layers_cannot_reach_is_reported() -> None:
+    elastic = pof.Elastic(nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 1)))
+    elastic.prune(0.8)
+    assert sum(row.zeros for row in elastic.layers()) == 8
+    with pytest.warns(UserWarning, match=r"pruned at 0.95, 2 weights fewer than asked for are pruned"):
+        elastic.prune(0.95)
+    assert [row.zeros for row in elastic.layers()] == [7, 1]

@@ -122,12 +122,12 @@ class Elastic:
     def prune(self, sparsity: float) -> None:
         """Zero the `round(sparsity * n)` smallest weights; 0 gives exactly the dense weights."""
         self._live.go(pruned_state(sparsity))
-        self._warn_if_dead()
+        self._warn_of_state()
 
     def recover(self, sp1: float, sp2: float) -> None:
         """Prune at `sp1`, and replace the weights between pruning ratios `sp1` and `sp2` with alpha * sign(w)."""
         self._live.go(recovered_state(sp1, sp2))
-        self._warn_if_dead()
+        self._warn_of_state()
 
     def restore(self, *, discard: bool = False) -> None:
         """Bring back the dense weights and the original BatchNorm statistics, bit for bit.
@@ -266,7 +266,15 @@ class Elastic:
                 return states[:count]
         return states[:1]
 
-    def _warn_if_dead(self) -> None:
+    def _warn_of_state(self) -> None:
+        """Warn if the state is not what the user may think: not as sparse as asked for, or dead."""
+        if missing := self._live.missing_zeros():
+            warnings.warn(
+                f"{self.state}, {missing:,} weights fewer than asked for are pruned, as each layer keeps one: "
+                "elastic.sparsity counts the zeros",
+                UserWarning,
+                stacklevel=3,
+            )
         self._paths.warn_if_dead(self.state, min(w.entry.weights - w.counts[0] for w in self._live.weights))
 
     def _refuse_training(self) -> None:

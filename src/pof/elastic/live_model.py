@@ -22,6 +22,7 @@ from pof.planning.pruning_plan import Plan
 from pof.planning.shared_memory import identity
 from pof.ranking.ranked_weight import Counts, remember
 from pof.ranking.shares import band_counts
+from pof.ranking.sparsity import prune_count
 from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State
 from pof.sphere.compiler_guard import uncompiled
 
@@ -110,6 +111,14 @@ class LiveModel:
         self.statistics.enter(counts)
         self.state, self._counts_now, self._between = state, counts, False
         _LEFT[self._model] = (state, [(ref(w.parameter), _version(w.parameter)) for w in self.weights])
+
+    def missing_zeros(self) -> int:
+        """How many weights fewer than asked for are pruned, because each layer keeps one."""
+        free = [weight for weight in self.weights if weight.entry.sparsity is None]
+        if any(weight.counts[1] < weight.entry.size.most for weight in free):
+            return 0
+        wanted = prune_count(sum(weight.entry.weights for weight in free), self.state.sparsity)
+        return max(0, wanted - sum(weight.counts[1] for weight in free))
 
     def check_reachable(self, state: State) -> None:
         """Raise if the layers cannot reach `state`."""
