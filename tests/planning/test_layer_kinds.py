@@ -74,6 +74,7 @@ def test_other_modules_are_of_no_kind() -> None:
 
 
 def test_operations_that_the_runtime_makes_sparse_are_torchs_own() -> None:
-    real = {str(op) for op in (aten.conv2d.default, aten.conv2d.padding, aten.linear.default)}
-    assert set(SPARSE_OPERATIONS) == real
-    assert set(SPARSE_OPERATIONS.values()) == {"conv", "linear"}
+    convolutions = [form for op in (aten.conv1d, aten.conv2d, aten.conv3d) for form in (op.default, op.padding)]
+    products = [aten.linear.default, aten.addmm.default, aten.mm.default, aten.matmul.default]
+    assert set(SPARSE_OPERATIONS) == {str(op) for op in (*convolutions, *products)}
+    assert set(SPARSE_OPERATIONS.values()) == {"conv", "linear", "product"}

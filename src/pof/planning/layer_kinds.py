@@ -35,7 +35,8 @@ class LayerKind:
     convolves: bool = False
     """Whether a layer of this kind can be the first convolution of a model."""
     operations: Mapping[str, str] = field(default_factory=dict)
-    """The torch operations that compute this kind, and how the runtime computes each: as "conv" or as "linear"."""
+    """The torch operations that compute this kind, and how the runtime computes each: as "conv", as "linear", or as a
+    "product" with a weight of (in, out)."""
 
     def weight_names(self, module: nn.Module) -> tuple[str, ...]:
         """The names of the weights that `module` has."""
@@ -102,7 +103,7 @@ LAYER_KINDS = (
         "convolution",
         lambda module: isinstance(module, CONVOLUTIONS),
         convolves=True,
-        operations={"aten.conv2d.default": "conv", "aten.conv2d.padding": "conv"},
+        operations={f"aten.conv{dims}d.{form}": "conv" for dims in (1, 2, 3) for form in ("default", "padding")},
     ),
     LayerKind(
         "transposed convolution",
@@ -111,7 +112,12 @@ LAYER_KINDS = (
         convolves=True,
     ),
     LayerKind("linear", lambda module: isinstance(module, nn.Linear), operations={"aten.linear.default": "linear"}),
-    LayerKind("transposed linear", is_transposed_linear, layout=lambda module, weight: RowLayout(groups=1)),
+    LayerKind(
+        "transposed linear",
+        is_transposed_linear,
+        layout=lambda module, weight: RowLayout(groups=1),
+        operations={"aten.addmm.default": "product", "aten.mm.default": "product", "aten.matmul.default": "product"},
+    ),
     LayerKind("attention", lambda module: isinstance(module, nn.MultiheadAttention), weights=ATTENTION_WEIGHTS),
     LayerKind("experts", _is_experts, weights_of=_expert_weights, layout=_expert_rows),
     LayerKind("stacked experts", _is_stacked_experts, weights=("w1", "v1", "w2"), layout=_stacked_rows),

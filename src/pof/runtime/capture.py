@@ -10,6 +10,7 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
+from pof.runtime.constant_folding import folded
 from pof.runtime.fusion import DROPOUT, IN_PLACE, fused
 from pof.runtime.program import Changes, Fixed, Item, Operation, Program, Range, Ref, Size
 from pof.runtime.torch_export import exported_graph, functional
@@ -29,7 +30,7 @@ def capture(model: nn.Module, example: Sequence[Any]) -> Program:
     exported = exported_graph(model, example)
     if _must_be_functional(exported.graph):
         exported = functional(exported)
-    return fused(_program(exported, pytree.tree_leaves(tuple(example))))
+    return fused(folded(_program(exported, pytree.tree_leaves(tuple(example)))))
 
 
 def _program(exported: torch.export.ExportedProgram, example: Sequence[Any]) -> Program:

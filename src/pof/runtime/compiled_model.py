@@ -149,7 +149,7 @@ class CompiledModel:
         else:
             verdict = f"{times.plain / times.compiled:.2f}x as fast"
         if not times.layers:
-            return f"no 2-d convolution and no linear layer, which are all that the kernels compute\n{total}; {verdict}"
+            return f"no convolution and no linear layer, which are all that the kernels compute\n{total}; {verdict}"
         return f"{text_table(header, rows)}\n{total}; {verdict}"
 
     def __repr__(self) -> str:

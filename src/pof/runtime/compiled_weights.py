@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pof.errors import PofError
-from pof.runtime.execution_steps import LayerWeights
+from pof.runtime.execution_steps import LayerWeights, bound_call
 from pof.runtime.program import Layer, Program
 from pof.runtime.sparse_conv import ConvSpec
 
@@ -46,6 +46,8 @@ class CompiledWeights:
     def of(cls, program: Program, state: Mapping[str, Tensor]) -> "CompiledWeights":
         """Make the weights of a program from the state of its model."""
         constants = {n: program.lifted[k] if k in program.lifted else state[k] for n, k in program.constants.items()}
+        for operation in program.derived:
+            constants[operation.name] = bound_call(operation)(constants)
         layers = {item.name: item for item in program.items if isinstance(item, Layer)}
         specs = {name: layer.spec(constants) for name, layer in layers.items()}
         weights = {name: _for_torch(layers[name], spec) for name, spec in specs.items()}
@@ -56,8 +58,12 @@ class CompiledWeights:
 
 def _for_torch(layer: Layer, spec: ConvSpec) -> tuple[Tensor, Tensor]:
     """A layer's weight and bias as torch expects them."""
-    weight = torch.from_numpy(spec.weight)
-    return weight[:, :, 0, 0] if layer.kind == "linear" else weight, torch.from_numpy(spec.bias)
+    weight, bias = torch.from_numpy(spec.weight), torch.from_numpy(spec.bias)
+    if layer.kind == "linear":
+        return weight[:, :, 0, 0], bias
+    if layer.depth is not None:
+        return weight.unflatten(1, (-1, layer.depth.size)), bias
+    return weight[:, :, 0] if layer.dims == 1 else weight, bias
 
 
 def _channels_last(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

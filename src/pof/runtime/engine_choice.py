@@ -168,7 +168,8 @@ def plainly(program: Program, taken: CompiledWeights, leaves: Sequence[Any], *, 
 
 def _shares_memory(outputs: Any, taken: CompiledWeights) -> bool:
     """Whether a model returns its own weights or buffers, which a caller must not be able to change."""
-    places = {constant.untyped_storage().data_ptr() for constant in taken.constants.values()}
+    constants = [value for value in taken.constants.values() if isinstance(value, Tensor)]
+    places = {constant.untyped_storage().data_ptr() for constant in constants}
     leaves = pytree.tree_leaves(outputs)
     return any(isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() in places for leaf in leaves)
 
@@ -187,13 +188,16 @@ def _can_be_sparse(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         return False
     if layer.kind == "linear":
         return True
-    if any(len(shapes.get(name, ())) != 4 for name in (layer.name, *layer.refs())):
+    if any(len(shapes.get(name, ())) != layer.dims + 2 for name in (layer.name, *layer.refs())):
         return False
     if layer.residual is not None and shapes[layer.residual] != shapes[layer.name]:
         return False
-    images, channels, height, width = shapes[layer.source]
+    images, channels, *sides = shapes[layer.source]
+    height, width = (1, *sides)[-2:]
+    slices = 1 if layer.depth is None else sides[0] + 2 * layer.depth.padding
+    lanes = lanes_for(images) if layer.depth is None else 1
     around = (height + 2 * layer.padding[0] + 16) * (width + 2 * layer.padding[1] + 16)
-    return 4 * channels * around * lanes_for(images) < MOST_BYTES
+    return 4 * channels * slices * around * lanes < MOST_BYTES
 
 
 def _step_times(plan: ExecutionPlan, leaves: Sequence[Any], work: ThreadWork) -> dict[str, float]:
@@ -211,15 +215,23 @@ def _step_times(plan: ExecutionPlan, leaves: Sequence[Any], work: ThreadWork) ->
     return {name: statistics.median(each) for name, each in found.items()}
 
 
+def _described(layer: Layer, shape: tuple[int, ...]) -> str:
+    """What a layer computes, for the summary."""
+    if layer.kind == "linear":
+        return "linear"
+    sizes = shape[2:] if layer.depth is None else (layer.depth.size, *shape[2:])
+    found = f"conv {'x'.join(map(str, sizes[-layer.dims :]))}"
+    found += f" /{layer.stride[-1]}" if layer.stride != (1, 1) else ""
+    return found + (f" in {layer.groups} groups" if layer.groups > 1 else "")
+
+
 def _layer_times(choice: EngineChoice, passed: torch_run.Passed, sparse: Mapping[str, float]) -> tuple[LayerTime, ...]:
     found, shapes = [], passed.shapes
     for layer in (item for item in choice.program.items if isinstance(item, Layer)):
         weight = choice.taken.specs[layer.name].weight
-        kind = "linear" if layer.kind == "linear" else f"conv {weight.shape[2]}x{weight.shape[3]}"
-        kind += f" /{layer.stride[0]}" if layer.stride != (1, 1) else ""
-        kind += f" in {layer.groups} groups" if layer.groups > 1 else ""
+        kind = _described(layer, weight.shape)
         zeros = 1 - np.count_nonzero(weight) / max(weight.size, 1)
-        title = choice.program.constants[layer.weight].removesuffix(".weight")
+        title = choice.program.title(layer.weight)
         used = choice.plan is not None and layer.name in choice.plan.sparse
         times = (sparse.get(layer.name), passed.milliseconds[layer.name])
         shape = shapes.get(layer.name, ())

@@ -27,6 +27,7 @@ from pof.runtime.kernel_calls import NativeCall, together
 from pof.runtime.one_pixel_linears import flat_chains, is_mean_of_images
 from pof.runtime.program import Item, Layer, Operation, Program
 from pof.runtime.sparse_conv import SparseConv
+from pof.runtime.sparse_volumes import SparseVolume, volume_geometries
 from pof.runtime.value_layouts import Layouts, Shape
 
 aten = torch.ops.aten
@@ -62,7 +63,11 @@ class ExecutionPlan:
         """The names of the layers that the sparse kernels compute."""
         items = [item for item in program.items if isinstance(item, Layer) and item.name in self.sparse]
         self._flat = flat_chains(program, items, shapes)
+        self._dims = {name: len(shape) for name, shape in shapes.items()}
+        """How many dimensions torch's tensors have; plans hold features and lines as images of height one."""
         self._shapes = {**shapes, **{name: (*shapes[name][:2], 1, 1) for name in self._flat.held}}
+        lines = {name for item in items if item.dims == 1 for name in (item.name, *item.refs())}
+        self._shapes |= {name: (*shapes[name][:2], 1, shapes[name][2]) for name in lines}
         self.steps: list[tuple[str, ExecutionStep]] = []
         """Each step with the name of its item."""
         self._sizes: list[Geometry | Phases] = []
@@ -109,7 +114,9 @@ class ExecutionPlan:
 
     def _is_conv(self, item: Item) -> bool:
         """Whether the item is a layer that the sparse kernels compute on images in buffers."""
-        return item.name in self.sparse and (item.name in self._flat.layers or getattr(item, "kind", "") == "conv")
+        if not isinstance(item, Layer) or item.name not in self.sparse or item.depth is not None:
+            return False
+        return item.kind == "conv" or item.name in self._flat.layers
 
     def _build(self) -> None:
         items = [item for item in self._program.items if item.name not in self._flat.skipped]
@@ -151,7 +158,7 @@ class ExecutionPlan:
     def _show(self, names: Sequence[str]) -> None:
         for name in names:
             if name in self._place and name not in self._shown:
-                self._add(name, ShowTensor(name, self._place[name], self._layouts.of(name), name in self._flat.held))
+                self._add(name, ShowTensor(name, self._place[name], self._layouts.of(name), self._dims[name]))
                 self._shown.add(name)
 
     def _hold(self, name: str, user: str) -> int:
@@ -165,11 +172,23 @@ class ExecutionPlan:
         return self._place[name]
 
     def _layer(self, layer: Layer) -> None:
-        if layer.name in self.sparse:
+        if layer.name in self.sparse and layer.depth is not None:
+            self._volume(layer)
+        elif layer.name in self.sparse:
             self._add(layer.name, SparseLinear(layer, self._taken.specs, {}, self._threads))
         else:
             self._add(layer.name, TorchLayer(layer, self._taken.weights))
         self._shown.add(layer.name)
+
+    def _volume(self, layer: Layer) -> None:
+        spec, shape = self._taken.specs[layer.name], self._shapes[layer.source]
+        source, out = volume_geometries(layer, spec, shape, self._shapes[layer.name])
+        # What is around the slices must stay zero, so only a layer of the same sizes may have this buffer again.
+        inside = self._take(source, (shape, spec.padding, spec.stride, layer.depth))
+        outside = self._take(out)
+        self._add(layer.name, SparseVolume(layer, spec, shape, inside, source, outside, out, self._threads))
+        self._release(inside)
+        self._release(outside)
 
     def _convolve(self, layer: Layer) -> None:
         spec, out = self._taken.specs[layer.name], self._layouts.of(layer.name)
@@ -201,7 +220,7 @@ class ExecutionPlan:
     def _pool(self, item: Operation) -> bool:
         """Add a pool of our own if a layer wants its result in a buffer, and say whether it was added."""
         settings = _pool_settings(item)
-        if settings is None or item.name not in self._wanted or item.name not in self._shapes:
+        if settings is None or item.name not in self._wanted or self._dims.get(item.name) != 4:
             return False
         (source,) = item.refs()
         if source not in self._place and self._layouts.of(item.name).lanes > 1:
@@ -218,6 +237,8 @@ class ExecutionPlan:
     def _mean(self, item: Operation) -> bool:
         """Add a mean of our own if its images are in a buffer, and say whether it was added."""
         if not is_mean_of_images(item) or item.refs()[0] not in self._place or len(self._shapes[item.name]) != 4:
+            return False
+        if self._dims[item.refs()[0]] != 4:
             return False
         source, target = item.refs()[0], self._layouts.of(item.name)
         self._place[item.name] = self._take(target)
@@ -244,8 +265,8 @@ def _pool_settings(item: Operation) -> tuple[tuple[int, int], tuple[int, int], t
     if item.target is not aten.max_pool2d.default or item.kwargs:
         return None
     defaults: list[Any] = [None, [], [0, 0], [1, 1], False]
-    kernel, stride, padding, dilation, ceil = [*item.args[1:], *defaults[len(item.args) - 1 :]]
-    if ceil or set(dilation) != {1}:
+    kernel, stride, padding, dilation, _ = [*item.args[1:], *defaults[len(item.args) - 1 :]]
+    if set(dilation) != {1}:
         return None
     stride = stride or kernel
     pairs = [(int(values[0]), int(values[-1])) for values in (kernel, stride, padding)]

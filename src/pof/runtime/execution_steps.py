@@ -23,6 +23,7 @@ LayerWeights = Mapping[str, tuple[Tensor, Tensor]]
 
 
 BoundStep = Callable[[NamedValues], object]
+CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 class UnforeseenError(PofError):
@@ -216,12 +217,13 @@ class ImageMean:
 
 @dataclass(frozen=True)
 class ShowTensor:
-    """Show the images of a buffer to torch as a tensor, without height and width if `flat`."""
+    """Show the images of a buffer to torch as a tensor."""
 
     name: str
     buffer: int
     geometry: Geometry
-    flat: bool
+    dims: int
+    """The dimensions of the tensor: a line has no height, a feature no width either."""
 
     def bind(self, buffers: Buffers) -> BoundStep:
         """Make the tensor."""
@@ -229,7 +231,7 @@ class ShowTensor:
 
         def look() -> Tensor:
             images = of.view(buffer)
-            return images[:, :, 0, 0] if self.flat else images
+            return images if self.dims == 4 else images[:, :, 0] if self.dims == 3 else images[:, :, 0, 0]
 
         if of.is_view:
             view = look()
@@ -239,9 +241,9 @@ class ShowTensor:
 
 def _images(value: Any, shape: tuple[int, ...], lanes: int) -> tuple[Tensor, tuple[int, ...]]:
     """Images that torch has made, and where they lie: pointer and strides."""
-    if isinstance(value, Tensor) and value.dim() == 2 and shape[2:] == (1, 1):
-        # Features that a plan holds as images of one pixel, but that torch made.
-        value = value[:, :, None, None]
+    if isinstance(value, Tensor) and value.dim() < 4 and set(shape[2 : 6 - value.dim()]) == {1}:
+        # Features or lines that a plan holds as images of height one, but that torch made.
+        value = value[:, :, None, None] if value.dim() == 2 else value[:, :, None]
     if not isinstance(value, Tensor) or value.dtype is not torch.float32 or tuple(value.shape) != shape:
         raise UnforeseenError
     images = value.resolve_neg()
@@ -312,7 +314,7 @@ def dense(layer: Layer, weights: tuple[Tensor, Tensor], values: Mapping[str, Any
     if layer.kind == "linear":
         found = F.linear(source, *weights)
     else:
-        found = F.conv2d(source, *weights, layer.stride, layer.padding, layer.dilation, layer.groups)
+        found = CONVOLUTIONS[layer.dims](source, *weights, *layer.settings(), layer.groups)
     if layer.residual is not None:
         found = found.add_(values[layer.residual])
     if layer.low == 0.0 and layer.high == float("inf"):

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from pof.planning.layer_kinds import SPARSE_OPERATIONS
+from pof.runtime.layer_operations import layer_of
 from pof.runtime.program import Changes, Item, Layer, Operation, Program, Ref
 
 aten = torch.ops.aten
-NORMS = (aten._native_batch_norm_legit_no_training.default, aten.batch_norm.default)
+TUPLE_NORM = aten._native_batch_norm_legit_no_training.default
+"""BatchNorm without writing in place: it returns its outputs and two tensors that are empty in evaluation."""
+NORMS = (TUPLE_NORM, aten.batch_norm.default)
 ADD = (aten.add.Tensor, aten.add_.Tensor)
 RELU = (aten.relu.default, aten.relu_.default)
 HARDTANH = (aten.hardtanh.default, aten.hardtanh_.default)
@@ -47,6 +49,8 @@ class _Fusion:
         """The place in `items` of each layer whose output is used only once, by the name of that output."""
         self._same: dict[str, str] = {}
         """Names that stand for another value, each with the name of that value."""
+        self._tuples: dict[str, int] = {}
+        """The place in `items` of each layer with a fused BatchNorm whose result is a tuple, by the tuple's name."""
 
     def current(self, name: str) -> str:
         """The present name of a value."""
@@ -61,11 +65,11 @@ class _Fusion:
         if operation.target in DROPOUT and isinstance(first, Ref) and not operation.args[2]:
             self._alias(operation.name, first.name)
             return
-        if operation.target is operator.getitem and isinstance(first, Ref) and first.name in self._open:
-            # It takes a result of a fused BatchNorm, of which only the first is ever used.
-            self._alias(operation.name, first.name)
+        if operation.target is operator.getitem and isinstance(first, Ref) and first.name in self._tuples:
+            # A BatchNorm that is not in place gives a tuple, of which only the first part is ever used.
+            self._grow(self._tuples.pop(first.name), operation.name)
             return
-        layer = _layer(operation, self._program)
+        layer = layer_of(operation, self._program)
         if layer is not None:
             self.items.append(layer)
             self._note(layer, len(self.items) - 1)
@@ -76,7 +80,17 @@ class _Fusion:
             return
         at, layer = grown
         del self._open[self.items[at].name]
-        self.items[at] = replace(layer, name=operation.name)
+        self.items[at] = layer
+        if operation.target is TUPLE_NORM:
+            self._tuples[operation.name] = at
+        else:
+            self._grow(at, operation.name)
+
+    def _grow(self, at: int, name: str) -> None:
+        """Let a layer give the value of this name."""
+        layer = self.items[at]
+        assert isinstance(layer, Layer)
+        self.items[at] = replace(layer, name=name)
         self._note(self.items[at], at)
 
     def _alias(self, name: str, other: str) -> None:
@@ -102,9 +116,17 @@ class _Fusion:
         clipped = layer.low != -inf or layer.high != inf
         if operation.target in ADD and len(operation.args) == 2 and len(set(refs)) == 2:
             other = refs[0] if refs[1] == name else refs[1]
-            taken = clipped or layer.kind != "conv" or layer.residual is not None or other in self._program.constants
+            taken = (
+                clipped
+                or layer.kind != "conv"
+                or layer.dims == 3
+                or layer.residual is not None
+                or other in self._program.fixed
+            )
             return None if taken or not self._same_shape(layer, other) else (at, replace(layer, residual=other))
         if refs[0] != name or clipped:
+            return None
+        if operation.target is TUPLE_NORM and self._uses[operation.name] != 1:
             return None
         if operation.target in NORMS:
             grown = _normed(layer, operation, self._program) if layer.residual is None and layer.norm is None else None
@@ -121,11 +143,12 @@ class _Fusion:
 
 def _normed(layer: Layer, operation: Operation, program: Program) -> Layer | None:
     """The layer with a BatchNorm in evaluation mode fused in; None if that cannot be done."""
-    if layer.kind != "conv":
+    if layer.kind != "conv" or len(program.shapes[layer.source]) != layer.dims + 2:
+        # Without a batch, BatchNorm takes another axis for the channels.
         return None
     full = operation.target is aten.batch_norm.default
     _, *norm = operation.args[:5]
-    if (full and operation.args[5]) or any(part is not None and part.name not in program.constants for part in norm):
+    if (full and operation.args[5]) or any(part is not None and part.name not in program.fixed for part in norm):
         return None
     scale, shift, mean, variance = (None if part is None else str(part.name) for part in norm)
     if mean is None or variance is None:
@@ -156,43 +179,6 @@ def _renamed(operation: Operation, current: Callable[[str], str]) -> Operation:
 
     args, kwargs = pytree.tree_map(change, operation.args), pytree.tree_map(change, dict(operation.kwargs))
     return replace(operation, args=args, kwargs=kwargs)
-
-
-def _layer(operation: Operation, program: Program) -> Layer | None:
-    """The operation as a layer, if it is a convolution or a linear layer with constant weights."""
-    kind = SPARSE_OPERATIONS.get(str(operation.target))
-    if kind is None or operation.kwargs:
-        return None
-    source, weight, *more = operation.args
-    bias = more[0] if more else None
-    refs = [value for value in (source, weight, bias) if value is not None]
-    if not all(isinstance(value, Ref) and value.name in program.floats for value in refs):
-        return None
-    if source.name in program.constants or not all(value.name in program.constants for value in refs[1:]):
-        return None
-    names = (operation.name, kind, source.name, weight.name)
-    bias_name = None if bias is None else bias.name
-    if kind == "linear":
-        return Layer(*names, bias_name)
-    defaults: tuple[Any, ...] = ([1, 1], [0, 0], [1, 1], 1)
-    stride, padding, dilation, groups = (*more[1:], *defaults[len(more[1:]) :])
-    if isinstance(padding, str):
-        padding = _padding(padding, program.shapes[weight.name], dilation)
-    if not all(isinstance(value, (list, tuple)) for value in (stride, padding, dilation)):
-        return None
-    return Layer(*names, bias_name, _pair(stride), _pair(padding), _pair(dilation), groups)
-
-
-def _padding(name: str, shape: tuple[int, ...], dilation: list[int]) -> list[int] | None:
-    """The pixels of padding on either side; None if the sides differ."""
-    reach = [(size - 1) * step for size, step in zip(shape[2:], dilation, strict=True)]
-    if name == "valid":
-        return [0, 0]
-    return None if any(pixels % 2 for pixels in reach) else [pixels // 2 for pixels in reach]
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    return int(values[0]), int(values[-1])
 
 
 def _ordered(items: list[Item]) -> list[Item]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from pof.runtime.sparse_conv import ConvSpec
+from pof.runtime.sparse_conv import ConvSpec, Depth
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,28 @@ class Layer:
     residual: str | None = None
     low: float = -inf
     high: float = inf
+    transposed: bool = False
+    """Whether the weight of a linear layer is stored as (in, out)."""
+    dims: int = 2
+    """How many dimensions a convolution has; the settings above are of the last two."""
+    depth: Depth | None = None
+    """The settings of the first of three dimensions."""
 
     def refs(self) -> list[str]:
         """The names of the values that it takes as inputs, without its constants."""
         return [self.source] if self.residual is None else [self.source, self.residual]
 
+    def settings(self) -> list[tuple[int, ...]]:
+        """The stride, padding and dilation of a convolution, as torch takes them."""
+        pairs: list[tuple[int, ...]] = [self.stride, self.padding, self.dilation]
+        if self.depth is not None:
+            return [(first, *pair) for first, pair in zip(self.depth[1:], pairs, strict=True)]
+        return [pair[-self.dims :] for pair in pairs]
+
     def spec(self, constants: Mapping[str, Tensor]) -> ConvSpec:
         """The convolution that it computes with these weights."""
-        weight = constants[self.weight].detach().float()
+        weight = constants[self.weight].detach().double()
+        weight = weight.t() if self.transposed else weight
         channels = len(weight)
         bias = (
             torch.zeros(channels, dtype=torch.float64) if self.bias is None else constants[self.bias].detach().double()
@@ -73,9 +88,12 @@ class Layer:
             assert variance is not None
             factor = (variance + self.epsilon).rsqrt() * (1.0 if scale is None else scale)
             bias = (bias - mean) * factor + (0.0 if shift is None else shift)
-            weight = weight * factor.float().reshape(-1, *[1] * (weight.dim() - 1))
+            weight = weight * factor.reshape(-1, *[1] * (weight.dim() - 1))
         if self.kind == "linear":
             weight = weight[:, :, None, None]
+        elif self.dims != 2:
+            # A line is an image of height one; each depth of a volume's kernel has input channels of its own.
+            weight = weight[:, :, None] if self.dims == 1 else weight.flatten(1, 2)
         places = (self.stride, self.padding, self.dilation, self.groups, self.low, self.high)
         return ConvSpec(_array(weight), _array(bias), *places)
 
@@ -142,6 +160,21 @@ class Program:
     """The shape of each tensor, by name; a free batch size is a symbol."""
     floats: frozenset[str]
     """The names of the float32 tensors."""
+    derived: tuple[Operation, ...] = ()
+    """The operations that depend on constants only, in order: they are computed once for given weights."""
+
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """The names of all values that no call changes: constants that are not written to, and what is derived."""
+        return frozenset((set(self.constants) - set(self.changes.buffers)) | {item.name for item in self.derived})
+
+    def title(self, weight: str) -> str:
+        """The name of the layer that has this weight, or the one that this weight is made of."""
+        origins = {item.name: item.refs() for item in self.derived}
+        while weight not in self.constants:
+            found = [name for name in origins[weight] if name in self.constants or name in origins]
+            weight = max(found, key=lambda name: len(self.shapes.get(name, ())))
+        return self.constants[weight].removesuffix(".weight")
 
     def accepts(self, leaves: Sequence[Any]) -> bool:
         """Whether the program can run these inputs."""

@@ -4,6 +4,7 @@ import ctypes
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,15 @@ LEAST_CHANNELS = 32
 """The fewest channels in a part, if the layer has that many."""
 LARGE = 256 * 1024
 """From this many bytes of taps on, one pass over the taps for all tiles beats one pass for each tile."""
+
+
+class Depth(NamedTuple):
+    """What a three-dimensional convolution does along its first dimension."""
+
+    size: int
+    stride: int
+    padding: int
+    dilation: int
 
 
 @dataclass(frozen=True)
@@ -80,13 +90,22 @@ class ConvSpec:
 class SparseConv:
     """A convolution from a buffer of one geometry to a buffer of another, with the same pitch."""
 
-    def __init__(self, spec: ConvSpec, source: Geometry | Phases, out: Geometry, threads: int) -> None:
+    def __init__(
+        self, spec: ConvSpec, source: Geometry | Phases, out: Geometry, threads: int, depth: Depth | None = None
+    ) -> None:
+        """With `depth`, each image of the geometries is one channel of a volume, and its channels are the slices."""
         self._source, self._out, self._threads = source, out, threads
+        if depth is None:
+            self._images, self._in_images, self._out_images = out.blocks, source.block, out.block
+            out_stride = out.plane
+        else:
+            self._images, self._in_images, self._out_images = out.channels, depth.stride * source.plane, out.plane
+            out_stride = out.block
         self._tile_out, self._vectors = _tiles(out)
         self._struct = ConvStruct(
-            channels=out.channels,
+            channels=len(spec.weight),
             tiles=len(self._tile_out),
-            out_stride=out.plane,
+            out_stride=out_stride,
             rows=out.height,
             pitch=out.pitch * out.lanes,
             first_gap=out.base + out.width * out.lanes,
@@ -96,12 +115,12 @@ class SparseConv:
             low=spec.low,
             high=spec.high,
         )
-        self._pack(spec)
+        self._pack(spec, depth)
 
-    def _pack(self, spec: ConvSpec) -> None:
+    def _pack(self, spec: ConvSpec, depth: Depth | None) -> None:
         """Pack the weights as the kernel reads them."""
         channels, length = len(spec.weight), int(np.prod(spec.weight.shape[1:]))
-        offsets, start = _offsets(spec, self._source)
+        offsets, start = _offsets(spec, self._source, depth)
         places = _blocks(spec, self._source, int(self._vectors.max()) * LANES)
         weight = np.ascontiguousarray(spec.weight.reshape(channels, length), np.float32)
         self._taps, self._starts = taps_of(weight, offsets, places)
@@ -114,7 +133,7 @@ class SparseConv:
         for name in ("taps", "starts", "bias", "tile_in", "tile_out"):
             setattr(struct, name, address(getattr(self, f"_{name}")))
         struct.tile_vectors = address(self._vectors)
-        self._parts = _parts(self._starts, len(self._tile_out), self._out.blocks, self._threads)
+        self._parts = _parts(self._starts, len(self._tile_out), self._images, self._threads)
 
     def __call__(self, source: Tensor, residual: Tensor | None, out: Tensor, *, plain: bool = False) -> None:
         """Run the convolution; a residual lies in memory like the output."""
@@ -127,9 +146,9 @@ class SparseConv:
             source=source.data_ptr(),
             residual=None if residual is None else residual.data_ptr(),
             out=out.data_ptr(),
-            images=self._out.blocks,
-            in_images=self._source.block,
-            out_images=self._out.block,
+            images=self._images,
+            in_images=self._in_images,
+            out_images=self._out_images,
             count=len(self._parts),
             parts=address(self._parts),
             threads=self._threads,
@@ -152,7 +171,7 @@ def _tiles(out: Geometry) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return (out.base + starts).astype(np.int64), np.tile(np.diff(ends), len(rows)).astype(np.int64)
 
 
-def _offsets(spec: ConvSpec, source: Geometry | Phases) -> tuple[NDArray[np.int32], int]:
+def _offsets(spec: ConvSpec, source: Geometry | Phases, depth: Depth | None) -> tuple[NDArray[np.int32], int]:
     """For each group, the bytes from an output to each tap; and the floats from a plane's start to the first tap."""
     _, channels, height, width = spec.weight.shape
     lanes, start = source.lanes, 0
@@ -164,8 +183,11 @@ def _offsets(spec: ConvSpec, source: Geometry | Phases) -> tuple[NDArray[np.int3
     else:
         inside = (y[:, None] * source.pitch + x) * lanes
         start = ((source.pad_y - spec.padding[0]) * source.pitch + source.pad_x - spec.padding[1]) * lanes
-    planes = np.arange(spec.groups * channels).reshape(spec.groups, channels, 1, 1) * source.plane
-    found = 4 * (planes + inside)
+    planes = np.arange(spec.groups * channels) * source.plane
+    if depth is not None:
+        slices = np.arange(depth.size) * depth.dilation * source.plane
+        planes = np.arange(spec.groups * channels // depth.size)[:, None] * source.block + slices
+    found = 4 * (planes.reshape(spec.groups, channels, 1, 1) + inside)
     return np.ascontiguousarray(found.reshape(spec.groups, -1), np.int32), start
 
 
