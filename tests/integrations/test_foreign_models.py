@@ -281,6 +281,7 @@ def _always_the_sparse_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_step_times", lambda plan, leaves, work: dict.fromkeys(dict(work.steps), 0.0))
     monkeypatch.setattr(choice, "MARGIN", 0.0)
     monkeypatch.setattr(choice, "ROUNDS", 1)
+    monkeypatch.setattr(choice, "SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("_always_the_sparse_kernels")

@@ -13,6 +13,7 @@ from pof.core.library import SWITCH, core
 from pof.errors import PofError
 from pof.runtime import compiled_model as compiled
 from pof.runtime import engine_choice as choice
+from pof.runtime.fair_timing import in_turns
 
 pytestmark = pytest.mark.skipif(core() is None, reason="the core was not built")
 
@@ -22,6 +23,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the sparse kernels also where they are not faster."""
     monkeypatch.setattr(choice, "MARGIN", 0.0)
     monkeypatch.setattr(choice, "ROUNDS", 1)
+    monkeypatch.setattr(choice, "SECONDS", 0.0)
 
 
 def lively(model: nn.Module) -> nn.Module:
@@ -150,10 +152,9 @@ def test_several_threads_at_once() -> None:
     assert wrong == []
 
 
-def test_engines_take_turns_so_that_a_busy_moment_hits_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "ROUNDS", 3)
+def test_engines_take_turns_so_that_a_busy_moment_hits_all_of_them() -> None:
     called: list[str] = []
-    found = choice._compared([lambda: called.append("torch"), lambda: called.append("sparse")])
+    found = in_turns([lambda: called.append("torch"), lambda: called.append("sparse")], 3)
     assert called == ["torch", "sparse"] * 4, "once to warm up, then in turns"
     assert len(found) == 2
 

@@ -1,5 +1,6 @@
 """The speed that is reported is over the user's own model; where nothing is gained, that model runs."""
 
+import statistics
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import pof
 from pof.runtime import engine_choice
+from pof.runtime.fair_timing import Compared, compared
 
 
 class Slow(nn.Module):
@@ -22,16 +24,18 @@ class Slow(nn.Module):
         return self.fc(x).tanh()
 
 
-def real_ratio(fast: Any, model: nn.Module, x: Tensor, rounds: int = 15) -> float:
-    """The user's own measure: least times, in turns."""
-    best = [float("inf")] * 2
+def real_ratio(fast: Any, model: nn.Module, x: Tensor, rounds: int = 31) -> float:
+    """The user's own measure: calls in turns, the median of the ratios."""
+    ratios = []
     with torch.no_grad():
         for _ in range(rounds):
-            for place, call in enumerate((model, fast)):
+            took = []
+            for call in (model, fast):
                 start = time.perf_counter()
                 call(x)
-                best[place] = min(best[place], time.perf_counter() - start)
-    return best[0] / best[1]
+                took.append(time.perf_counter() - start)
+            ratios.append(took[0] / took[1])
+    return statistics.median(ratios)
 
 
 def test_a_model_that_gains_nothing_is_called_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +67,8 @@ def test_what_turns_out_slower_is_not_used_any_more(monkeypatch: pytest.MonkeyPa
     model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).eval(), torch.randn(2, 64)
     fast = pof.compile(model, x)
     fast.update()
-    monkeypatch.setattr(
-        engine_choice.EngineChoice, "times", lambda *_: engine_choice.Times((), plain=1.0, compiled=1.25)
-    )
+    monkeypatch.setattr(engine_choice, "MARGIN", 1.05)
+    monkeypatch.setattr(engine_choice, "compared", lambda *_: Compared(1.0, ratio=0.8))
     assert fast.speedup() == 1.0
     assert "x as fast" not in fast.summary()
     assert torch.equal(fast(x), model(x))
@@ -76,9 +79,50 @@ def test_the_reported_speed_is_what_the_user_sees() -> None:
     pof.Elastic(model).prune(0.9)
     x = torch.randn(4, 3, 32, 32)
     fast = pof.compile(model, x, threads=1)
-    reported = fast.speedup()
-    assert reported > 1.2
-    assert reported == pytest.approx(real_ratio(fast, model, x), rel=0.35), "on a busy machine too"
+    assert fast.speedup() > 1.2
+    for _ in range(5):
+        # Other processes may slow either measure down; both agree as soon as they leave some peace.
+        if fast.speedup() == pytest.approx(real_ratio(fast, model, x), rel=0.2):
+            return
+        fast.update()
+    pytest.fail(f"reported {fast.speedup():.2f}x, measured {real_ratio(fast, model, x):.2f}x")
+
+
+@pytest.mark.parametrize("size", [8, 512])
+def test_a_model_that_returns_its_own_weight_never_reads_as_slower(size: int) -> None:
+    class Returns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(size, size)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.fc(x), self.fc.weight
+
+    model, x = Returns().eval(), torch.randn(1, size)
+    fast = pof.compile(model, x)
+    assert fast.speedup() >= 1.0
+    assert fast.speedup() == 1.0 or "x as fast" in fast.summary()
+    fast(x)[1].zero_()
+    assert torch.equal(fast(x)[1], model(x)[1]), "what a caller does to an output stays with the caller"
+
+
+def test_a_gain_below_the_margin_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_choice, "compared", lambda *_: Compared(1.0, ratio=1.04))
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).eval(), torch.randn(2, 64)
+    fast = pof.compile(model, x)
+    assert fast.speedup() == 1.0
+    assert "the plain model is used" in fast.summary()
+
+
+def test_pairs_of_calls_are_compared_not_their_averages() -> None:
+    calls = iter(range(10**6))
+
+    def busy(factor: int) -> None:
+        """Every third moment, the machine is ten times as slow."""
+        time.sleep(2e-4 * factor * (10 if next(calls) // 2 % 3 == 0 else 1))
+
+    found = compared(lambda: busy(3), lambda: busy(1), seconds=0.5, least=9)
+    assert found.ratio == pytest.approx(3, rel=0.3)
 
 
 def test_prepare_does_beforehand_what_a_first_call_would() -> None:

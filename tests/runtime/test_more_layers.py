@@ -24,6 +24,7 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_step_times", lambda plan, leaves, work: dict.fromkeys(dict(work.steps), 0.0))
     monkeypatch.setattr(choice, "MARGIN", 0.0)
     monkeypatch.setattr(choice, "ROUNDS", 1)
+    monkeypatch.setattr(choice, "SECONDS", 0.0)
 
 
 def lively(model: nn.Module) -> nn.Module:

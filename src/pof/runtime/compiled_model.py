@@ -1,9 +1,7 @@
 """A model that runs on the sparse kernels where they are faster, and on torch everywhere else."""
 
-import copy
 import inspect
 import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,18 +16,29 @@ from pof.checks import check_whole
 from pof.errors import PofError
 from pof.planning.wrappers import unwrap
 from pof.runtime.capture import capture
-from pof.runtime.compiled_weights import CompiledWeights, ModelTensors, refuse_other, tensors_of_model
-from pof.runtime.engine_choice import EngineChoice, LayerTime, Times, choose
+from pof.runtime.compiled_summary import summary_of
+from pof.runtime.compiled_weights import CompiledWeights, refuse_other
+from pof.runtime.engine_choice import EngineChoice, LayerTime, Times, UserCalls, choose
 from pof.runtime.execution_plan import ExecutionPlan, ThreadWork
 from pof.runtime.kernel_calls import library
+from pof.runtime.model_copies import (
+    frozen_copy,
+    refuse_training,
+    same_structure,
+    structure,
+    trial_copy,
+    unchanged_buffers,
+)
+from pof.runtime.model_outputs import deviation_from_model, owned, places_of
 from pof.runtime.program import Program
-from pof.runtime.torch_export import without_cache
-from pof.terminal.text_table import text_table
+from pof.terminal.patience import telling_after
 
 MOST_SIZES = 16
 """How many input sizes are kept ready; beyond that, the oldest one is dropped."""
-LONG = 10.0
-"""Seconds after which the choice of engines for a new size is worth a warning."""
+PATIENCE = 2.0
+"""The seconds after which a line on stderr says what takes so long."""
+MOST_DEVIATION = 1e-2
+"""How far outputs may be from the model's, relative to the largest, before the model itself has to run."""
 Key = tuple[Any, ...]
 
 
@@ -74,14 +83,16 @@ class CompiledModel:
         if not isinstance(model, nn.Module):
             raise PofError(f"model is a {type(model).__name__}: pass a torch.nn.Module; pof.load fills one from a file")
         self._model = unwrap(model)
-        if any(module.training for module in self._model.modules()):
-            raise PofError("the model is in training mode, where BatchNorm and dropout differ: call model.eval() first")
+        refuse_training(self._model)
         self._example = self._listed((), example) if isinstance(example, Mapping) else _tuple_of(example)
         self._threads = torch.get_num_threads() if threads is None else check_whole(threads, "threads", "how many")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._local = threading.local()
-        self._frozen, self._state = _frozen_copy(self._model)
+        self._frozen, self._state = frozen_copy(self._model)
         """A copy of the model as it was compiled: it runs where compiling gains nothing."""
+        self._structure = structure(self._frozen)
+        """Its plain attributes, and which of its tensors are tied."""
+        self._places = places_of(self._state)
         self._programs: dict[Program, CompiledWeights] = {}
         self._choices: dict[Key, EngineChoice] = {}
         """The choice for each size of inputs. `update` replaces the whole dict, so that running calls can finish."""
@@ -94,30 +105,38 @@ class CompiledModel:
         if named:
             inputs = self._listed(inputs, named)
         with torch.no_grad():
-            choice = self._choices.get(_key(inputs)) or self._choice(inputs)
-            if choice.runner == "model":
-                return self._frozen(*inputs)
-            leaves = pytree.tree_leaves(inputs)
-            outputs, values = choice.run(leaves, self._work)
-            for name, written in choice.program.changes.inputs.items():
-                leaves[choice.program.inputs.index(name)].copy_(values[written])
-            for name, written in choice.program.changes.buffers.items():
-                choice.taken.constants[name].copy_(values[written])
-            return outputs
+            return self._run(self._choices.get(_key(inputs)) or self._choice(inputs), inputs)
+
+    def _run(self, choice: EngineChoice, inputs: Sequence[Any]) -> Any:
+        if choice.runner == "model":
+            return owned(self._frozen(*inputs), self._places)
+        leaves = pytree.tree_leaves(tuple(inputs))
+        outputs, values = choice.run(leaves, self._work)
+        for name, written in choice.program.changes.inputs.items():
+            leaves[choice.program.inputs.index(name)].copy_(values[written])
+        for name, written in choice.program.changes.buffers.items():
+            choice.taken.constants[name].copy_(values[written])
+        return outputs
 
     def update(self) -> None:
         """Take over the model's present weights, such as another sparsity; each layer keeps its engine.
 
         Raises:
-            PofError: a layer was removed or has another shape.
+            PofError: a layer was removed or has another shape, or the model is in training mode.
         """
         with self._lock, torch.no_grad():
-            frozen, state = _frozen_copy(self._model)
+            frozen, state = frozen_copy(self._model, compiled=self)
             refuse_other(self._state, state)
-            programs = {program: CompiledWeights.of(program, state) for program in self._programs}
-            choices = {key: choice.with_weights(programs[choice.program]) for key, choice in self._choices.items()}
-            self._frozen, self._state, self._programs = frozen, state, programs
-            self._choices, self._times = choices, {}
+            refuse_training(frozen)
+            now = structure(frozen)
+            known = same_structure(self._structure, now)
+            # Export takes attributes and ties for constant: where they changed, all is done again.
+            programs = {program: CompiledWeights.of(program, state) for program in self._programs} if known else {}
+            choices = {key: c.with_weights(programs[c.program]) for key, c in self._choices.items() if known}
+            self._frozen, self._state, self._structure, self._programs = frozen, state, now, programs
+            self._choices, self._times, self._places = choices, {}, places_of(state)
+            if not known:
+                self._choice(self._example)
 
     def times(self, *inputs: Any) -> tuple[LayerTime, ...]:
         """The time of each layer, for inputs of this size (by default the example's)."""
@@ -135,22 +154,8 @@ class CompiledModel:
 
     def summary(self, *inputs: Any) -> str:
         """A table with one row per layer, and a line for the whole model."""
-        times, wanted = self._measured(inputs), inputs or self._example
-        header = ("layer", "operation", "output", "sparsity", "engine", "ms", "speed-up")
-        rows = [
-            (t.name, t.operation, "x".join(map(str, t.shape)), f"{t.sparsity:.0%}", t.engine,
-             f"{t.sparse if t.engine == 'sparse' and t.sparse is not None else t.dense:.3g}",
-             f"{t.dense / t.sparse:.2f}x" if t.engine == "sparse" and t.sparse else "-")
-            for t in times.layers
-        ]  # fmt: skip
-        total = f"whole model: {times.plain:.3g} ms plain, {times.compiled:.3g} ms compiled"
-        if self._choices[_key(wanted)].runner == "model":
-            verdict = "the plain model is used: compiling gains nothing at this size and sparsity"
-        else:
-            verdict = f"{times.plain / times.compiled:.2f}x as fast"
-        if not times.layers:
-            return f"no convolution and no linear layer, which are all that the kernels compute\n{total}; {verdict}"
-        return f"{text_table(header, rows)}\n{total}; {verdict}"
+        times = self._measured(inputs)
+        return summary_of(times, self._choices[_key(tuple(inputs) or self._example)].runner)
 
     def __repr__(self) -> str:
         return f"CompiledModel({type(self._model).__name__}, {self._threads} threads, {len(self._choices)} sizes ready)"
@@ -185,22 +190,24 @@ class CompiledModel:
         with torch.no_grad():
             choice = self._choices.get(key) or self._choice(wanted)
             if key not in self._times:
-                times = choice.times(_copies(wanted), self._work, self._model_call(wanted))
-                if times.compiled > times.plain:
-                    # Other weights since the choice, or a misjudgement: what is slower is not used.
-                    self._choices = {**self._choices, key: replace(choice, runner="model", plan=None)}
-                    times = replace(times, compiled=times.plain)
-                self._times[key] = times
+                # Other weights since the choice, or a misjudgement: what is slower is not used any more.
+                with unchanged_buffers(self._frozen):
+                    choice, times = choice.times(_copies(wanted), self._work, self._calls(wanted))
+                self._choices, self._times = {**self._choices, key: choice}, {**self._times, key: times}
             return self._times[key]
 
     def prepare(self, *inputs: Any, **named: Any) -> None:
         """Choose the engines for inputs of this size now, so that their first call does not have to."""
         self._measured(self._listed(inputs, named) if named else inputs)
 
-    def _model_call(self, inputs: Sequence[Any]) -> Callable[[], object]:
-        """A call of the model as the user would make it."""
-        frozen, copied = self._frozen, pytree.tree_map(_copied, tuple(inputs))
-        return lambda: frozen(*copied)
+    def _calls(self, inputs: Sequence[Any]) -> UserCalls:
+        """The calls that are timed, as the user would make them."""
+        trial, given, ours = trial_copy(self._frozen), _fresh(inputs), _fresh(inputs)
+
+        def compiled(choice: EngineChoice) -> Callable[[], object]:
+            return lambda: (_key(ours), self._run(choice, ours))
+
+        return UserCalls(lambda: trial(*given), compiled)
 
     def _work(self, plan: ExecutionPlan) -> ThreadWork:
         """The memory and steps of this thread for a plan; they are freed with the plan."""
@@ -216,22 +223,35 @@ class CompiledModel:
         with self._lock:
             key = _key(inputs)
             if key not in self._choices:
-                program = self._program(inputs)
-                began = time.perf_counter()
-                taken, leaves = self._programs[program], _copies(inputs)
-                found = choose(program, taken, leaves, self._threads, self._work, self._model_call(inputs))
-                seconds = time.perf_counter() - began
-                if self._choices and seconds > LONG:
-                    warnings.warn(
-                        f"inputs of a new size took {seconds:.0f} s to choose engines for: "
-                        "fast.prepare(inputs) does that beforehand",
-                        UserWarning,
-                        stacklevel=3,
-                    )
+                with (
+                    telling_after(PATIENCE, _waiting(inputs) if self._choices else ""),
+                    unchanged_buffers(self._frozen),
+                ):
+                    program = self._program(inputs)
+                    taken, leaves = self._programs[program], _copies(inputs)
+                    found = choose(program, taken, leaves, self._threads, self._work, self._calls(inputs))
+                    found = self._checked(found, inputs)
                 kept = list(self._choices.items())[-(MOST_SIZES - 1) :]
                 self._choices = {**dict(kept), key: found[0]}
                 self._times = {**{k: v for k, v in self._times.items() if k in self._choices}, key: found[1]}
             return self._choices[key]
+
+    def _checked(self, found: tuple[EngineChoice, Times], inputs: Sequence[Any]) -> tuple[EngineChoice, Times]:
+        """The choice, or the user's own model if the choice cannot stand for it."""
+        choice, times = found
+        if choice.runner == "model":
+            return found
+        deviation = deviation_from_model(
+            self._frozen, lambda: self._run(choice, _fresh(inputs)), lambda: _fresh(inputs)
+        )
+        if deviation is None or deviation <= MOST_DEVIATION:
+            return found
+        warnings.warn(
+            f"the compiled outputs are {deviation:.1g} off the model's: the plain model is used",
+            UserWarning,
+            stacklevel=5,
+        )
+        return choice.as_model(), replace(times, compiled=times.plain)
 
     def _program(self, inputs: Sequence[Any]) -> Program:
         """A program that accepts these inputs; the model is exported again if there is none yet."""
@@ -239,7 +259,7 @@ class CompiledModel:
         for program in self._programs:
             if program.accepts(leaves):
                 return program
-        program = capture(self._frozen, inputs)
+        program = capture(trial_copy(self._frozen), inputs)
         refuse_other({key: self._state[key] for key in program.constants.values() if key in self._state}, self._state)
         if not program.accepts(leaves):
             raise PofError("the model cannot be exported for inputs of this size")
@@ -263,13 +283,15 @@ def _copied(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
-def _frozen_copy(model: nn.Module) -> tuple[nn.Module, ModelTensors]:
-    """A copy of the model that nobody else changes, and all its parameters and buffers by name."""
-    try:
-        frozen = without_cache(copy.deepcopy(model).requires_grad_(False))
-    except Exception as error:  # each module may have its own reason
-        raise PofError(f"the model cannot be copied, which pof.compile needs: {str(error).splitlines()[0]}") from error
-    return frozen, tensors_of_model(frozen)
+def _fresh(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    copied: tuple[Any, ...] = pytree.tree_map(_copied, tuple(inputs))
+    return copied
+
+
+def _waiting(inputs: Sequence[Any]) -> str:
+    sizes = ["x".join(map(str, leaf.shape)) for leaf in pytree.tree_leaves(tuple(inputs)) if isinstance(leaf, Tensor)]
+    shown = ", ".join([*sizes[:3], *(["..."] if len(sizes) > 3 else [])])
+    return f"pof: choosing the fastest engines for inputs of {shown}, once; fast.prepare(inputs) does it beforehand"
 
 
 def _key(inputs: Sequence[Any]) -> Key:

@@ -51,8 +51,6 @@ class CompiledWeights:
         layers = {item.name: item for item in program.items if isinstance(item, Layer)}
         specs = {name: layer.spec(constants) for name, layer in layers.items()}
         weights = {name: _for_torch(layers[name], spec) for name, spec in specs.items()}
-        # Buffers that the model writes to are copied, so that each program has its own.
-        constants |= {name: constants[name].clone() for name in program.changes.buffers}
         return cls(constants, specs, weights, {name: _channels_last(*pair) for name, pair in weights.items()})
 
 

@@ -4,9 +4,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +16,16 @@ from pof.runtime import torch_run
 from pof.runtime.compiled_weights import CompiledWeights
 from pof.runtime.execution_plan import ExecutionPlan, ThreadWork
 from pof.runtime.execution_steps import UnforeseenError
-from pof.runtime.fair_timing import Took, in_turns, took
+from pof.runtime.fair_timing import compared, in_turns, took
 from pof.runtime.image_geometry import lanes_for
 from pof.runtime.program import Layer, Program
 
 ROUNDS = 7
 """How often each engine runs in a comparison."""
-MARGIN = 1.02
+MARGIN = 1.05
 """The least speed-up over the plain model for the compiled one to be used."""
+SECONDS = 1.5
+"""How long the winner and the user's own model take turns, which gives the speed-up that is reported."""
 ModelCall = Callable[[], object]
 """Calls the user's own model with the inputs that are compared."""
 MOST_BYTES = 1 << 30
@@ -54,8 +55,9 @@ class Times:
 
     layers: tuple[LayerTime, ...]
     plain: float
-    """The user's own model: the least of several calls, as for `compiled`."""
+    """The user's own model: the median of several calls."""
     compiled: float
+    """The same divided by the median speed-up, over pairs of calls in turns."""
 
 
 Runner = Literal["kernels", "torch", "model"]
@@ -73,6 +75,10 @@ class EngineChoice:
     """The plan that the kernels run; None for other runners."""
     channels_last: bool
     """Whether torch runs the program faster in its channels-last layout."""
+
+    def as_model(self) -> "EngineChoice":
+        """The choice to run the user's own model instead."""
+        return replace(self, runner="model", plan=None)
 
     def with_weights(self, taken: CompiledWeights) -> "EngineChoice":
         """The same choice with other weights."""
@@ -92,18 +98,23 @@ class EngineChoice:
         inputs = {id(leaf) for leaf in leaves}
         return pytree.tree_map(lambda leaf: _own(leaf, values, inputs), self.program.outputs), values
 
-    def times(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork], model: ModelCall) -> Times:
-        """Measure how fast the model and each of its layers are now, in turns with the user's own model."""
+    def times(
+        self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork], calls: "UserCalls"
+    ) -> tuple["EngineChoice", Times]:
+        """Measure how fast the model and each of its layers are now; where nothing is gained, the model itself runs."""
         passed = torch_run.timed(self.program, self.taken.weights, self.taken.constants, leaves, ROUNDS)
-        if self.runner == "model":
-            (plain,) = _compared([model])
-            return Times(_layer_times(self, passed, {}), plain.least, plain.least)
         sparse: dict[str, float] = {}
         if self.plan is not None:
             own = _step_times(self.plan, leaves, work(self.plan))
             sparse = {name: own[name] for name in self.plan.sparse if name in own}
-        plain, compiled = _compared([model, partial(self.run, leaves, work)])
-        return Times(_layer_times(self, passed, sparse), plain.least, compiled.least)
+        return _judged(self, calls, passed, sparse)
+
+
+class UserCalls(NamedTuple):
+    """The calls that are compared: the user's own model, and a compiled one with a choice of engines."""
+
+    model: ModelCall
+    compiled: Callable[[EngineChoice], ModelCall]
 
 
 def choose(
@@ -112,27 +123,38 @@ def choose(
     leaves: Sequence[Any],
     threads: int,
     work: Callable[[ExecutionPlan], ThreadWork],
-    model: ModelCall,
+    calls: UserCalls,
 ) -> tuple[EngineChoice, Times]:
     """Find the fastest engines for these inputs, and measure how fast they are.
 
-    `model` calls the user's own model as the user does: only what beats that counts as a gain.
+    Only what beats the user's own model, called as the user calls it, counts as a gain.
     """
     passed = torch_run.timed(program, taken.weights, taken.constants, leaves, ROUNDS)
     layouts = (False,) if program.needs_strides else (False, True)
     plans, times = _plans(program, taken, leaves, threads, work, passed)
     choices = [EngineChoice(program, taken, "torch", None, last) for last in layouts]
     choices += [EngineChoice(program, taken, "kernels", plan, channels_last=False) for plan in plans]
-    plain, *found = _compared([model, *(partial(choice.run, leaves, work) for choice in choices)])
-    compared = list(zip(found, choices, strict=True))
-    compiled, chosen = min(compared[: len(layouts)], key=itemgetter(0))
+    found = [took(each) for each in in_turns([calls.compiled(choice) for choice in choices], ROUNDS)]
+    ranked = list(zip(found, choices, strict=True))
+    compiled, chosen = min(ranked[: len(layouts)], key=itemgetter(0))
     if plans:
-        sparse, own = min(compared[len(layouts) :], key=itemgetter(0))
+        sparse, own = min(ranked[len(layouts) :], key=itemgetter(0))
         if compiled.least > MARGIN * sparse.least:
-            compiled, chosen = sparse, own
-    if plain.least <= MARGIN * compiled.least and not _shares_memory(model(), taken):
-        compiled, chosen = plain, EngineChoice(program, taken, "model", None, channels_last=False)
-    return chosen, Times(_layer_times(chosen, passed, times), plain.least, compiled.least)
+            chosen = own
+    return _judged(chosen, calls, passed, times)
+
+
+def _judged(
+    choice: EngineChoice, calls: UserCalls, passed: torch_run.Passed, sparse: Mapping[str, float]
+) -> tuple[EngineChoice, Times]:
+    """The choice, or the user's own model where that is no slower by the margin; and how fast it is."""
+    if choice.runner == "model":
+        plain = took(in_turns([calls.model], ROUNDS)[0]).median
+        return choice, Times(_layer_times(choice, passed, {}), plain, plain)
+    plain, ratio = compared(calls.model, calls.compiled(choice), SECONDS, ROUNDS)
+    if ratio < MARGIN:
+        choice, ratio = choice.as_model(), 1.0
+    return choice, Times(_layer_times(choice, passed, sparse), plain, plain / ratio)
 
 
 def _plans(
@@ -164,14 +186,6 @@ def plainly(program: Program, taken: CompiledWeights, leaves: Sequence[Any], *, 
     """All values, computed by torch alone with the compiled model's weights."""
     weights = taken.weights_last if channels_last else taken.weights
     return torch_run.values_of(program, weights, taken.constants, leaves)
-
-
-def _shares_memory(outputs: Any, taken: CompiledWeights) -> bool:
-    """Whether a model returns its own weights or buffers, which a caller must not be able to change."""
-    constants = [value for value in taken.constants.values() if isinstance(value, Tensor)]
-    places = {constant.untyped_storage().data_ptr() for constant in constants}
-    leaves = pytree.tree_leaves(outputs)
-    return any(isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() in places for leaf in leaves)
 
 
 def _own(leaf: Any, values: Mapping[str, Any], inputs: set[int]) -> Any:
@@ -237,7 +251,3 @@ def _layer_times(choice: EngineChoice, passed: torch_run.Passed, sparse: Mapping
         shape = shapes.get(layer.name, ())
         found.append(LayerTime(title, kind, shape, float(zeros), "sparse" if used else "torch", *times))
     return tuple(found)
-
-
-def _compared(calls: Sequence[Callable[[], Any]]) -> list[Took]:
-    return [took(milliseconds) for milliseconds in in_turns(calls, ROUNDS)]

@@ -18,7 +18,8 @@ from pof.file.locations import suffix_of
 from pof.file.tensor_files import ENDINGS as TENSORS
 from pof.file.tensor_files import write_tensors
 from pof.planning.wrappers import unwrap
-from pof.runtime.torch_export import exported_graph, quietly, without_cache
+from pof.runtime.quiet_torch import quietly
+from pof.runtime.torch_export import exported_graph, without_cache
 
 GRAPHS = (".onnx", ".pt2")
 TOLERANCE = 1e-4

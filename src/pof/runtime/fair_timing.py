@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 ROUNDS = 9
+MOST_PAIRS = 201
+"""The most pairs of calls in a comparison: of a small model there would be thousands in a second."""
 
 
 class Took(NamedTuple):
@@ -40,6 +42,43 @@ def in_turns(calls: Sequence[Callable[[], Any]], rounds: int, *, shuffled: bool 
 def took(milliseconds: Sequence[float]) -> Took:
     """The least and the median of these milliseconds."""
     return Took(min(milliseconds), statistics.median(milliseconds))
+
+
+class Compared(NamedTuple):
+    """Two calls that took turns."""
+
+    milliseconds: float
+    """The median of the first one."""
+    ratio: float
+    """How many times as fast the second one is: the median over the pairs of calls."""
+
+
+def compared(plain: Callable[[], Any], fast: Callable[[], Any], seconds: float, least: int) -> Compared:
+    """Call both in turns, for at most so many seconds but in at least so many pairs, and compare the calls of a pair.
+
+    A busy moment of the machine hits both calls of a pair, or is an outlier that the median leaves out.
+    """
+    plain(), fast()
+    began, times, ratios = time.perf_counter(), list[float](), list[float]()
+    while len(ratios) < least or (
+        len(ratios) < MOST_PAIRS and not _settled(ratios, time.perf_counter() - began, seconds)
+    ):
+        took_each = [0.0, 0.0]
+        for place in (0, 1) if len(ratios) % 2 else (1, 0):
+            start = time.perf_counter()
+            (plain, fast)[place]()
+            took_each[place] = time.perf_counter() - start
+        times.append(1e3 * took_each[0])
+        ratios.append(took_each[0] / took_each[1])
+    return Compared(statistics.median(times), statistics.median(ratios))
+
+
+def _settled(ratios: Sequence[float], passed: float, seconds: float) -> bool:
+    """Whether the time is over, or the median of the ratios is known to 1 %."""
+    if passed > seconds or len(ratios) < ROUNDS or passed < seconds / 5:
+        return passed > seconds
+    first, median, last = statistics.quantiles(ratios, n=4)
+    return bool((last - first) / len(ratios) ** 0.5 < 0.01 * median)
 
 
 @torch.no_grad()

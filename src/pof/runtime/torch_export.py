@@ -1,7 +1,6 @@
 """Export a model's graph with `torch.export`, with the batch size left open where possible."""
 
-import logging
-import warnings
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,13 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from pof.errors import PofError
+from pof.errors import PofError, first_line
+from pof.runtime.quiet_torch import quietly
+
+OF_A_RANGE = re.compile(r"[^ ]+\.size\(\)\[\d+\] (<|<=|>|>=) \d+|[^ ]+\.size\(\)\[\d+\] != [01]")
+"""A condition on one size that its range tells too."""
+DATA_DEPENDENT = ("DataDependent", "data-dependent", "DynamicOutputShape", "Could not guard", "unbacked")
+"""What torch's errors say where a size or a branch depends on values."""
 
 
 def exported_graph(
@@ -32,7 +37,19 @@ def exported_graph(
         if isinstance(leaf, Tensor) and leaf.dim():
             sizes[leaf] = {0: torch.export.Dim.AUTO}
     with _one_line():
-        return torch.export.export(model, inputs, named, dynamic_shapes=sizes)  # type: ignore[arg-type]
+        found = torch.export.export(model, inputs, named, dynamic_shapes=sizes)  # type: ignore[arg-type]
+        if _has_more_guards(found):
+            # The graph holds for some sizes only, such as even ones: export it for these sizes alone.
+            found = torch.export.export(model, inputs, named)
+        return found
+
+
+def _has_more_guards(graph: ExportedProgram) -> bool:
+    """Whether a graph with an open size holds under conditions that it does not check, besides a range."""
+    if not graph.range_constraints:
+        return False
+    guards = getattr(graph, "_guards_code", None)
+    return guards is None or not all(OF_A_RANGE.fullmatch(guard) for guard in guards)
 
 
 def functional(graph: ExportedProgram) -> ExportedProgram:
@@ -57,19 +74,9 @@ def _one_line() -> Iterator[None]:
         with torch.no_grad(), quietly():
             yield
     except Exception as error:  # export fails in many ways, with many kinds of errors
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        remedy = "; set model.config.use_cache = False" if "cache_utils" in reason else ""
-        raise PofError(f"the model cannot be exported: {reason}{remedy}") from error
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Silence the warnings and the pages of logs that torch writes about a failed export."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+        if any(word in f"{type(error).__name__} {error}" for word in DATA_DEPENDENT):
+            raise PofError(
+                "the model cannot be exported, as a size or a branch depends on its data: compile the part before that, "
+                "such as model.backbone.forward = pof.compile(model.backbone, images)"
+            ) from error
+        raise PofError(f"the model cannot be exported: {first_line(error)}") from error
