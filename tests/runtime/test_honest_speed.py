@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import pof
-from pof.runtime import engine_choice
+from pof.runtime import compiled_model, engine_choice
 from pof.runtime.fair_timing import Compared, compared
 
 
@@ -134,6 +134,22 @@ def test_prepare_does_beforehand_what_a_first_call_would() -> None:
     x = torch.randn(5, 3, 16, 16)
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
     assert len(fast._choices) == 2
+
+
+def test_a_first_call_that_takes_long_says_so(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval()
+    monkeypatch.setattr(compiled_model, "PATIENCE", 0.01)
+    fast = pof.compile(model, torch.randn(1, 3, 16, 16))
+    assert capfd.readouterr().err == "", "who compiles knows that it takes a while"
+    fast(torch.randn(5, 3, 16, 16))
+    line = capfd.readouterr().err
+    assert "inputs of 5x3x16x16" in line
+    assert "fast.prepare(inputs)" in line
+    monkeypatch.setattr(compiled_model, "PATIENCE", 60.0)
+    fast(torch.randn(6, 3, 16, 16))
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["Llama", "GPT2", "T5"])

@@ -1,5 +1,6 @@
 """Layers that the kernels reach by a detour: each has torch's outputs, and is fused with what follows it."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from pof.core.library import core
 from pof.runtime import engine_choice as choice
 from pof.runtime.capture import capture
 from pof.runtime.compiled_model import CompiledModel
+from pof.runtime.compiled_weights import CompiledWeights, tensors_of_model
 from pof.runtime.program import Layer
 
 pytestmark = pytest.mark.skipif(core() is None, reason="the core was not built")
@@ -79,6 +81,27 @@ def test_norms_before_activations_in_place_are_folded(act: Callable[..., nn.Modu
     model, x = lively(InvertedResidual(act)), torch.randn(3, 8, 9, 9)
     assert items(model, x) == ["layer", name, "layer", name, "layer"], "the addition is fused as well"
     assert engines(same(model, x)) == ["sparse"] * 3
+
+
+def test_norms_are_folded_in_double_precision() -> None:
+    model = lively(nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)))
+    conv, norm = model[0], model[1]
+    program = capture(model, (torch.randn(2, 8, 9, 9),))
+    spec = CompiledWeights.of(program, tensors_of_model(model)).specs[program.items[0].name]
+    factor = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+    weight = (conv.weight.double() * factor.reshape(-1, 1, 1, 1)).float()
+    bias = ((conv.bias.double() - norm.running_mean.double()) * factor + norm.bias.double()).float()
+    torch.testing.assert_close(torch.from_numpy(spec.weight), weight, rtol=1e-7, atol=0)
+    torch.testing.assert_close(torch.from_numpy(spec.bias), bias, rtol=1e-7, atol=0)
+
+
+def test_deep_networks_are_as_near_to_float64_as_torch_is() -> None:
+    model = lively(nn.Sequential(*[InvertedResidual(nn.SiLU) for _ in range(6)]))
+    x = torch.randn(2, 8, 9, 9)
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(x.double())
+        plain, compiled = ((run(x) - exact).abs().max() for run in (model, pof.compile(model, x)))
+    assert compiled < 4 * plain + 1e-7 * exact.abs().max()
 
 
 class Product(nn.Module):

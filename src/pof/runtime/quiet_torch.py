@@ -1,28 +1,30 @@
-"""Silence what torch says about an export that may fail: warnings, and pages of graph in its logs."""
+"""Silence what torch says about an export that may fail: warnings, and pages of graph in its logs and on stderr."""
 
 import logging
+import sys
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any, TextIO, cast
 
 _LOCK = threading.Lock()
 _THREADS: Counter[int] = Counter()
 """The threads that are inside of `quietly`, each with how often."""
-_CAUGHT: list["warnings.catch_warnings[None]"] = []
+_RESTORE = ExitStack()
+"""What the last thread to leave puts back: two threads that each did so could leave things off for good."""
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence torch's warnings and the logs of this thread; the last thread to leave turns warnings on again."""
+    """Silence torch's warnings, and what this thread logs for torch and writes to stderr."""
     thread = threading.get_ident()
     with _LOCK:
         if not _THREADS:
-            # Warnings are off for the whole process: two threads that each restored them could leave them off.
-            _CAUGHT.append(warnings.catch_warnings())
-            _CAUGHT[0].__enter__()
+            _RESTORE.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
+            _RESTORE.enter_context(_stderr_of_others())
         _THREADS[thread] += 1
         for handler in _handlers():
             handler.addFilter(_keeps)
@@ -34,7 +36,33 @@ def quietly() -> Iterator[None]:
             if not _THREADS[thread]:
                 del _THREADS[thread]
             if not _THREADS:
-                _CAUGHT.pop().__exit__(None, None, None)
+                _RESTORE.close()
+
+
+@contextmanager
+def _stderr_of_others() -> Iterator[None]:
+    """Let only other threads write to stderr: torch prints a graph there when its export fails."""
+    before, mine = sys.stderr, cast(TextIO, _OthersOnly(sys.stderr))
+    sys.stderr = mine
+    try:
+        yield
+    finally:
+        if sys.stderr is mine:
+            sys.stderr = before
+
+
+class _OthersOnly:
+    """A stream that drops what threads inside of `quietly` write."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, unless this thread is quiet."""
+        return len(text) if threading.get_ident() in _THREADS else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _keeps(record: logging.LogRecord) -> bool:
