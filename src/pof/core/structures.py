@@ -131,6 +131,6 @@ def check_structures(library: ctypes.CDLL, path: str) -> None:
 
 def _other(path: str, difference: str) -> PofError:
     return PofError(
-        f"the compiled core {path!r} belongs to another version of pof ({difference}): rebuild it with "
-        "pip install --force-reinstall --no-cache-dir pof, or make setup in a clone"
+        f"the compiled core {path!r} is of another version of pof ({difference}): rebuild it with "
+        "pip install --force-reinstall --no-cache-dir pof"
     )

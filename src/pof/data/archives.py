@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 
 _BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 
@@ -34,7 +34,7 @@ def unpack_tar(archive: Path, members: Mapping[str, str], into: Path) -> None:
                     with content, (into / missing.pop(member.name)).open("wb") as file:
                         shutil.copyfileobj(content, file)
     except _BROKEN as error:
-        raise PofError(f"{archive} is not a whole .tar.gz archive: {error}") from error
+        raise PofError(f"{archive} is not a whole .tar.gz archive: {first_line(error)}") from error
     if missing:
         raise PofError(f"{archive} has no {', '.join(missing)}")
 
@@ -49,4 +49,4 @@ def unpack_gzip(archive: Path, to: Path) -> None:
         with gzip.open(archive) as content, to.open("wb") as file:
             shutil.copyfileobj(content, file)
     except _BROKEN as error:
-        raise PofError(f"{archive} is not a whole .gz file: {error}") from error
+        raise PofError(f"{archive} is not a whole .gz file: {first_line(error)}") from error

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pof.data.download import algorithm_of, checksum_of, download
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 
 if sys.platform != "win32":
     import fcntl
@@ -48,7 +48,7 @@ def obtain(name: str, files: Mapping[str, str], sources: Mapping[str, DatasetSou
         with _only_one(folder):
             reasons = _fetch(folder, files, sources)
     except OSError as error:
-        raise PofError(f"{folder} cannot be written: {error}; set POF_DATA to a writable folder") from error
+        raise PofError(f"{folder} cannot be written: {first_line(error)}; set POF_DATA to a writable folder") from error
     if reasons:
         raise PofError(f"{name} cannot be obtained ({'; '.join(reasons)}): {by_hand.format(folder=folder)}")
     return folder

@@ -15,7 +15,7 @@ from torch.utils import data
 from pof.checks import check_whole
 from pof.data.augment import middle_view, normalise, random_view
 from pof.data.batch_order import EpochOrder, Members, check_natural, hold_out, in_order, stream
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 
 EXTENSIONS = (".jpg", ".jpeg", ".png")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -129,7 +129,7 @@ class _Split(data.Dataset[tuple[Tensor, int] | str]):
             with Image.open(path) as file:
                 image = file.convert("RGB")
         except Exception as error:  # decoders raise all kinds of errors for broken files
-            return f"{path} cannot be read as an image: {error}; replace or remove it"
+            return f"{path} cannot be read as an image: {first_line(error)}; replace or remove it"
         if augmentation is None:
             view = middle_view(image, self._size)
         else:

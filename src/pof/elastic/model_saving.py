@@ -76,8 +76,8 @@ def save(
     state = state_now(unwrap(model)) if isinstance(model, nn.Module) else DENSE
     if state != DENSE:
         warnings.warn(
-            f"an Elastic has this model {state}, and the file will hold nothing denser: call elastic.restore() first "
-            "to write every sparsity, or elastic.refresh() first if this is what you want",
+            f"an Elastic has this model {state}, and the file will hold nothing denser: call elastic.restore() first, "
+            "or elastic.refresh() if that is meant",
             UserWarning,
             stacklevel=2,
         )

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pof.core.large_buffers import fresh
-from pof.errors import PofFileError
+from pof.errors import PofFileError, first_line
 from pof.file.atomic_write import replacing
 from pof.file.locations import filesystem, is_remote, local
 
@@ -67,7 +67,7 @@ class RemoteSource:
         try:
             data: bytes = self._system.cat_file(self._path, start=start, end=start + length)
         except Exception as error:  # each backend has its own errors
-            raise PofFileError(f"cannot read {self.name!r}: {type(error).__name__}: {error}") from None
+            raise PofFileError(f"cannot read {self.name!r}: {type(error).__name__}: {first_line(error)}") from None
         if len(data) > length:
             self._whole = data
             return data[start : start + length]
@@ -78,7 +78,7 @@ class RemoteSource:
         try:
             found = self._system.size(self._path)
         except Exception as error:  # each backend has its own errors
-            raise PofFileError(f"cannot read {self.name!r}: {type(error).__name__}: {error}") from None
+            raise PofFileError(f"cannot read {self.name!r}: {type(error).__name__}: {first_line(error)}") from None
         return None if found is None else int(found)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
-from pof.errors import PofError, PofFileError
+from pof.errors import PofError, PofFileError, first_line
 from pof.file.chunk_layout import Chunk, chunks_of
 from pof.file.number_types import ITEM_SIZES
 from pof.file.streams import DEFLATE_MOST, deflate, inflate
@@ -22,7 +22,7 @@ HEADER_BYTES = HEADER.size + 4
 MOST_HEAD = 1 << 23
 MOST_ELEMENTS = 1 << 40
 MOST_DIMENSIONS = 64
-MOST_MESSAGE = 300
+MOST_MESSAGE = 150
 StoredValues = Literal["exact", "fp16", "int8"]
 CHOICES = {"values": ("exact", "fp16", "int8"), "scope": ("layer", "global"), "magnitudes": ("raw", "unit")}
 
@@ -79,7 +79,7 @@ def write_head(head: Head) -> bytes:
     try:
         raw = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise PofError(f"a name or a metadata string cannot be written as UTF-8: {error}") from None
+        raise PofError(f"a name or a metadata string cannot be written as UTF-8: {first_line(error)}") from None
     if len(raw) > MOST_HEAD:
         raise PofError(f"names and metadata take {len(raw)} bytes, more than {MOST_HEAD}: keep less metadata")
     packed = deflate([raw])
@@ -117,8 +117,8 @@ def read_head(header: bytes, packed: bytes) -> Head:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         # The message may quote a value that is a megabyte long.
         if isinstance(error, PofFileError):
-            raise PofFileError(str(error)[:MOST_MESSAGE]) from None
-        raise PofFileError(f"the head is damaged ({type(error).__name__}: {str(error)[:MOST_MESSAGE]})") from None
+            raise PofFileError(first_line(error, MOST_MESSAGE)) from None
+        raise PofFileError(f"the head is damaged ({type(error).__name__}: {first_line(error, MOST_MESSAGE)})") from None
     check_sizes(head, sum(length for _, length, _ in head.chunks))
     return head
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 
 
 def is_remote(path: str | Path) -> bool:
@@ -33,9 +33,9 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:  # its message names the package
-        raise PofError(f"cannot open {url!r}: {error}") from None
+        raise PofError(f"cannot open {url!r}: {first_line(error)}") from None
     except Exception as error:  # each backend has its own errors
-        raise PofError(f"cannot open {url!r}: {type(error).__name__}: {error}") from None
+        raise PofError(f"cannot open {url!r}: {type(error).__name__}: {first_line(error)}") from None
     return system, path
 
 
@@ -51,7 +51,7 @@ def at_hand(path: str | Path) -> Iterator[Path]:
         try:
             system.get_file(inner, str(copy))
         except Exception as error:  # each backend has its own errors
-            raise PofError(f"cannot read {str(path)!r}: {type(error).__name__}: {error}") from None
+            raise PofError(f"cannot read {str(path)!r}: {type(error).__name__}: {first_line(error)}") from None
         yield copy
 
 
@@ -61,4 +61,4 @@ def send(file: Path, url: str) -> None:
     try:
         system.put_file(str(file), inner)
     except Exception as error:  # each backend has its own errors
-        raise PofError(f"cannot write {url!r}: {type(error).__name__}: {error}") from None
+        raise PofError(f"cannot write {url!r}: {type(error).__name__}: {first_line(error)}") from None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pof.core.large_buffers import fresh, fresh_parts
 from pof.core.library import address, addresses, core, int64
-from pof.errors import PofFileError
+from pof.errors import PofFileError, first_line
 
 Bytes = NDArray[Any]
 """An array of uint8. Its type is loose, as for all arrays here: numpy's types do not survive arithmetic."""
@@ -185,7 +185,7 @@ def _inflated_by_zlib(data: bytes | memoryview, size: int) -> Bytes:
         found = unpacker.decompress(data, max(size, 1))
         rest = b"" if unpacker.eof else unpacker.decompress(unpacker.unconsumed_tail, 1)
     except zlib.error as error:
-        raise PofFileError(f"a stream cannot be inflated ({error})") from None
+        raise PofFileError(f"a stream cannot be inflated ({first_line(error)})") from None
     if len(found) != size or rest or not unpacker.eof or unpacker.unused_data:
         raise PofFileError("a stream does not have the length that it claims")
     return np.frombuffer(found, np.uint8)

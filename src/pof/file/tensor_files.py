@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 from pof.file.atomic_write import replacing
 from pof.file.locations import suffix_of
 
@@ -34,7 +34,7 @@ def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Map
             torch.save({name: value.detach().cpu() for name, value in tensors.items()}, temporary)
             return temporary.stat().st_size
     except RuntimeError as error:  # what torch raises for a full disk
-        raise PofError(f"cannot write {str(path)!r}: {str(error).splitlines()[0]}") from None
+        raise PofError(f"cannot write {str(path)!r}: {first_line(error)}") from None
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
@@ -50,7 +50,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
     try:
         save_file(dict(tensors), path, metadata=dict(metadata))
     except SafetensorError as error:
-        raise OSError(str(error)) from None
+        raise OSError(first_line(error)) from None
 
 
 def _plain(value: Tensor) -> Tensor:

@@ -69,8 +69,8 @@ class GlobalRanking:
         if not self.reaches(sparsity):
             reach = math.floor(sum(self._most) / self._weights * 1e4) / 1e4
             raise PofError(
-                f"sparsity={sparsity:g} is more than {reach:g}, the most that scope='global' reaches "
-                f"when each layer keeps {GLOBAL_FLOOR:.0%} of its weights: ask for less, or use scope='layer'"
+                f"sparsity={sparsity:g} is more than {reach:g}, the most for scope='global' "
+                f"with {GLOBAL_FLOOR:.0%} kept in each layer: ask for less, or use scope='layer'"
             )
         total = prune_count(self._weights, sparsity)
         if total == 0:

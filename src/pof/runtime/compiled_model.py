@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from pof.checks import check_whole
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 from pof.planning.wrappers import unwrap
 from pof.runtime.capture import capture
 from pof.runtime.compiled_summary import summary_of
@@ -170,7 +170,7 @@ class CompiledModel:
         try:
             given = inspect.signature(self._model.forward).bind(*inputs, **named).arguments
         except TypeError as error:
-            raise PofError(f"{type(self._model).__name__} does not take these inputs: {error}") from None
+            raise PofError(f"{type(self._model).__name__} does not take these inputs: {first_line(error)}") from None
         listed: list[Any] = []
         for name in list(parameters)[: 1 + max(list(parameters).index(name) for name in given)]:
             kind = parameters[name].kind

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 from pof.file.atomic_write import check_target, replacing
 from pof.file.locations import suffix_of
 from pof.file.tensor_files import ENDINGS as TENSORS
@@ -77,7 +77,7 @@ def export(model: nn.Module, path: str | Path, example: Any = None) -> Exported:
     try:
         copied = without_cache(deepcopy(inner).eval())
     except Exception as error:  # modules may fail with any error
-        raise PofError(f"the model cannot be copied, which an export needs: {str(error).splitlines()[0]}") from error
+        raise PofError(f"the model cannot be copied, which an export needs: {first_line(error)}") from error
     graph = exported_graph(copied, args, keywords)
     with replacing(target) as temporary:
         if suffix_of(target) == ".onnx":
@@ -132,8 +132,7 @@ def _write_onnx(graph: ExportedProgram, path: Path) -> None:
     except ModuleNotFoundError as error:
         raise PofError(f"ONNX needs {error.name}: pip install onnx onnxscript") from None
     except torch.onnx.OnnxExporterError as error:
-        reason = str(error.__cause__ or error).strip().splitlines()[0]
-        raise PofError(f"torch cannot write this model as ONNX: {reason}") from error
+        raise PofError(f"torch cannot write this model as ONNX: {first_line(error.__cause__ or error)}") from error
 
 
 def _run_onnx(path: Path, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Tensor] | None:
@@ -144,7 +143,7 @@ def _run_onnx(path: Path, args: tuple[Any, ...], keywords: dict[str, Any]) -> li
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # it has its own errors, such as for operations that it lacks in bfloat16
-        raise PofError(f"onnxruntime cannot run what torch wrote: {str(error).splitlines()[0]}") from error
+        raise PofError(f"onnxruntime cannot run what torch wrote: {first_line(error)}") from error
     leaves = [leaf for leaf in pytree.tree_leaves((args, keywords)) if isinstance(leaf, Tensor)]
     fed = {item.name: leaf.detach().cpu().numpy() for item, leaf in zip(session.get_inputs(), leaves, strict=True)}
     return [torch.from_numpy(value) for value in session.run(None, fed)]

@@ -76,7 +76,7 @@ def _one_line() -> Iterator[None]:
     except Exception as error:  # export fails in many ways, with many kinds of errors
         if any(word in f"{type(error).__name__} {error}" for word in DATA_DEPENDENT):
             raise PofError(
-                "the model cannot be exported, as a size or a branch depends on its data: compile the part before, "
+                "the model cannot be exported: a size or a branch depends on its data. Compile the part before that, "
                 "such as model.backbone.forward = pof.compile(model.backbone, images)"
             ) from error
         raise PofError(f"the model cannot be exported: {first_line(error)}") from error

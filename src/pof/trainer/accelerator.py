@@ -9,7 +9,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 from accelerate.utils import GradientAccumulationPlugin
 
 from pof.checks import check_choice
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 from pof.trainer.recipe import Recipe
 
 
@@ -30,7 +30,9 @@ def engine_for(recipe: Recipe, folder: Path | None = None) -> Accelerator:
                 project_dir=folder,
             )
     except ValueError as error:
-        raise PofError(f"run.precision={recipe.run.precision!r} does not work here ({error}): try bf16 or no") from None
+        raise PofError(
+            f"run.precision={recipe.run.precision!r} does not work here ({first_line(error)}): try bf16 or no"
+        ) from None
     used = {str(tracker) for tracker in engine.log_with}
     for name in recipe.run.trackers:  # accelerate silently drops trackers that are not installed
         if name not in used:

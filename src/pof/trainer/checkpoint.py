@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 from pof.file.atomic_write import replacing
 from pof.file.tensor_files import save_tensors
 
@@ -40,7 +40,9 @@ def read_tree(path: Path) -> Tree:
             raise ValueError("its checksum is wrong")
         return _unflatten(json.loads(metadata["pof"]), tensors)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise PofError(f"the checkpoint {str(path)!r} is broken ({error}): delete it to start over") from None
+        raise PofError(
+            f"the checkpoint {str(path)!r} is broken ({first_line(error)}): delete it to start over"
+        ) from None
 
 
 def _flatten(tree: Tree, path: str, tensors: dict[str, Tensor]) -> Tree:

@@ -9,7 +9,7 @@ from torch.optim import SGD, Optimizer
 from pof.data import DATASETS
 from pof.data.protocol import Dataset
 from pof.elastic.elastic_model import Elastic
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 from pof.methods import Method, Span
 from pof.models import MODELS
 from pof.ranking.sparsity_state import Scope
@@ -82,8 +82,9 @@ def check_fit(model: nn.Module, data: Dataset, names: tuple[str, str]) -> None:
         with torch.no_grad():
             outputs = model.eval()(image)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise PofError(f"the model {names[0]!r} does not take {names[1]!r} images {data.shape}: {reason}") from None
+        raise PofError(
+            f"the model {names[0]!r} does not take {names[1]!r} images {data.shape}: {first_line(error)}"
+        ) from error
     finally:
         for module, mode in training.items():
             module.training = mode
@@ -98,7 +99,9 @@ def _import_model(name: str, classes: int) -> nn.Module:
     try:
         made = make(num_classes=classes) if takes_classes else make()
     except TypeError as error:
-        raise PofError(f"model.name={name!r}: {error}; it may take num_classes, and nothing else") from error
+        raise PofError(
+            f"model.name={name!r}: {first_line(error)}; it may take num_classes, and nothing else"
+        ) from error
     if not isinstance(made, nn.Module):
         raise PofError(f"model.name={name!r} gave a {type(made).__name__}, not a torch.nn.Module")
     return made

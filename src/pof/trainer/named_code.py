@@ -4,7 +4,7 @@ import importlib
 from difflib import get_close_matches
 from typing import Any
 
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 from pof.methods import METHODS, check_method
 
 
@@ -38,4 +38,4 @@ def import_named(name: str, key: str, what: str, known: tuple[str, ...]) -> Any:
         where = (
             f"write it as module:{kind}, without .py" if ".py" in name else "it is looked for here and on PYTHONPATH"
         )
-        raise PofError(f"{key}={name!r} cannot be imported ({str(error) or type(error).__name__}): {where}") from None
+        raise PofError(f"{key}={name!r} cannot be imported ({first_line(error)}): {where}") from None

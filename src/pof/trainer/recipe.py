@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from pof.checks import check_choice, check_not_negative, check_whole
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 from pof.file.locations import at_hand
 from pof.methods import TrainedRanking
 from pof.ranking.sparsity_state import Scope, State, pruned_state, recovered_state
@@ -197,7 +197,7 @@ def read_recipe(path: str | Path, changes: Iterable[str] = ()) -> Recipe:
             f"no recipe at {str(path)!r}: name a .toml file; pof's own are in recipes/ of its repository"
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PofError(f"cannot read the recipe {str(path)!r}: {error}") from None
+        raise PofError(f"cannot read the recipe {str(path)!r}: {first_line(error)}") from None
     for change in changes:
         _apply(table, change)
     return recipe_from(table, default_name=PurePosixPath(str(path)).stem)

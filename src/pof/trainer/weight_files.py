@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from pof.errors import PofError
+from pof.errors import PofError, first_line
 from pof.file.atomic_write import replacing
 from pof.file.locations import at_hand, is_remote, local, suffix_of
 from pof.file.pof_file import PofFile
@@ -40,8 +40,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise PofError(f"no weights at {str(file)!r}: check the path") from None
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "it is empty or cut off"
-        raise PofError(f"cannot read the weights {str(file)!r}: {reason}") from None
+        reason = first_line(error) if str(error) else "it is empty or cut off"
+        raise PofError(f"cannot read the weights {str(file)!r}: {reason}") from error
     except Exception as error:  # torch raises pickle's own errors for anything but plain tensors
         raise PofError(
             f"{str(file)!r} holds more than tensors ({type(error).__name__}), and nothing else is unpickled: "
@@ -64,7 +64,7 @@ def facts_of(path: str | Path) -> dict[str, str]:
             with safe_open(file, framework="pt") as tensors:
                 return dict(tensors.metadata() or {})
         except (OSError, SafetensorError) as error:
-            raise PofError(f"cannot read the weights {str(file)!r}: {error}".splitlines()[0]) from None
+            raise PofError(f"cannot read the weights {str(file)!r}: {first_line(error)}") from error
     return {}
 
 
