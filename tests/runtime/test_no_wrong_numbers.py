@@ -164,6 +164,19 @@ def test_plain_attributes_that_change_before_an_update() -> None:
     same(model, fast, x)
 
 
+def test_hooks_and_modules_that_change_before_an_update() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    x = torch.randn(2, 8)
+    fast = pof.compile(model, x)
+    handle = model[0].register_forward_hook(lambda module, inputs, output: output * 2)
+    fast.update()
+    same(model, fast, x)
+    handle.remove()
+    model[1] = nn.GELU().eval()
+    fast.update()
+    same(model, fast, x)
+
+
 def test_a_value_that_is_cached_in_an_attribute() -> None:
     def cached(s: Any, x: Tensor) -> Tensor:
         if getattr(s, "doubled", None) is None:

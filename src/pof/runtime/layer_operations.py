@@ -42,7 +42,7 @@ def _are_constant(source: Any, weight: Any, bias: Any, rows: int, program: Progr
         return False
     shape = program.shapes[weight.name]
     # A shorter bias would be broadcast by torch, but the kernels would read past its end.
-    return len(shape) > rows and (bias is None or program.shapes[bias.name] == (shape[rows],))
+    return len(shape) > 1 and (bias is None or program.shapes[bias.name] == (shape[rows],))
 
 
 def _convolution(names: tuple[str, str, str, str, str | None], settings: list[Any], program: Program) -> Layer | None:

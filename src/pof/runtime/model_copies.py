@@ -14,8 +14,8 @@ from pof.errors import PofError, first_line
 from pof.runtime.compiled_weights import ModelTensors, tensors_of_model
 from pof.runtime.torch_export import without_cache
 
-OF_TORCH = frozenset(vars(nn.Module()))
-"""The attributes that every module has: its parameters, buffers, children and hooks."""
+OF_TORCH = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
+"""The attributes that every module has, such as its parameters and children, but for the hooks that a call runs."""
 DEEPEST = 6
 """How many objects within objects are looked into for attributes that changed."""
 
