@@ -7,10 +7,10 @@ TABLE ?= all
 CORE := setup.py $(wildcard src/pof/core/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser docs test coverage check format sanitize clang fuzz bench reproduce dist clean
+.PHONY: help setup demo browser foreign docs test test-wide coverage check format sanitize clang fuzz bench reproduce dist clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/ready ## the virtual environment in .venv, from pyproject.toml and constraints.txt
 
@@ -36,11 +36,22 @@ browser: ## Chromium, for the tests of the report page: installed where that is 
 		{ command -v chromium && command -v chromedriver; } >/dev/null 2>&1 || echo "no Chromium: the tests of the report page are skipped; install chromium and chromium-driver"; \
 	fi
 
+foreign: .venv/foreign/ready ## timm and torchvision, for test-wide and bench/breadth.py, beside the torch that is there
+
+# A folder of its own, and no dependencies: torch stays as it is, and no other package finds torchvision unasked.
+.venv/foreign/ready: constraints.txt | .venv/ready
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --constraint constraints.txt --target .venv/foreign timm torchvision
+	@touch $@
+
 docs: setup ## the documentation site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: setup browser ## all tests
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 10 --durations-min 5
+
+test-wide: setup ## real networks of torchvision, timm and transformers: those that cannot be installed are named and skipped
+	@$(MAKE) --no-print-directory foreign || echo "timm and torchvision cannot be installed here: their tests are skipped"
+	$(BIN)/python -m pytest tests/wide -rs --durations 10 --durations-min 5
 
 coverage: setup browser ## all tests, and which lines they reach: half as long again
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report term
