@@ -8,6 +8,8 @@ MOST_OFF = 0.1
 """How far a reported speed-up may be off the real one, as a share of it."""
 SLOWEST = 0.97
 """The least speed of a compiled network, as a multiple of the model's own."""
+FAINT = 1e-4
+"""Spreads of the outputs over inputs, as a share of the dense network's, below which the page names a network."""
 HEADER = "| network | weights | in the plan | operations | off torch | reported | real | ms, model / compiled |"
 
 
@@ -62,7 +64,25 @@ process of its own ([record](../bench/records/breadth.json), `make foreign`, `py
 "Reported" is what `fast.speedup()` says at 90 %. "Real" is measured by the benchmark, in turns with the model as its
 user calls it, batch 1, one thread. Of {len(timed)} networks {faster} gain 5 % or more. Where nothing is gained, the
 model itself runs: 1.00x. Commit {machine.get("commit")}, torch {machine.get("torch")},
-{machine.get("cpu_capability")}."""
+{machine.get("cpu_capability")}.{_faint(record["networks"])}"""
+
+
+def _faint(networks: dict[str, Any]) -> str:
+    """The networks whose outputs hardly differ over inputs until BatchNorm has statistics of the pruned weights."""
+    found = []
+    for name, network in networks.items():
+        for operation, scope in (("prune", "layer by layer"), ("prune_globally", "globally")):
+            details = network.get(operation, {})
+            if details.get("spread", 1) < FAINT:
+                after = details.get("spread_calibrated", details["spread"])
+                found.append(f"{name.split('/')[1]}, {scope} ({details['spread']:.0e}; {after:.0e} calibrated)")
+    if not found:
+        return ""
+    return (
+        f"\n\nThe signal of a deep pruned network fades while BatchNorm has the statistics of the dense weights. The"
+        f" outputs of these differ over inputs by less than {FAINT:.0e} of what the dense outputs do, until"
+        f" `elastic.calibrate`: {'; '.join(found)}."
+    )
 
 
 def _row(name: str, network: dict[str, Any]) -> str:
