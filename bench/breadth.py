@@ -2,8 +2,9 @@
 
     python bench/breadth.py                        all networks; goes on where it stopped. Needs `make foreign`
     python bench/breadth.py --only timm coat       those whose names contain one of these
-    python bench/breadth.py --parts speeds         measure the speeds again; --parts operations leaves them out
+    python bench/breadth.py --speeds               only measure speeds; --no-speeds leaves them out
     python bench/breadth.py --again                also what the record has for this commit already
+    python bench/breadth.py --failed --again       only those of which something failed
     python bench/breadth.py --page                 only write docs/breadth.md anew from the record
 
 Each network has a process, with one thread. Its result is in the record, bench/records/breadth.json, as soon as it is
@@ -30,14 +31,18 @@ HERE = Path(__file__).parent
 RECORD = HERE / "records" / "breadth.json"
 MEASURED = ("src", "setup.py", "bench/*.py")
 """What a result depends on: it stays valid while nothing here has changed."""
-PARTS = ("operations", "speeds")
 
 
 def main() -> None:
     """Run the networks that the record lacks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="PART", help="parts of names")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument(
+        "--speeds", dest="parts", action="store_const", const=["speeds"], default=["operations", "speeds"]
+    )
+    some.add_argument("--no-speeds", dest="parts", action="store_const", const=["operations"])
+    parser.add_argument("--failed", action="store_true")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds for each network")
@@ -56,33 +61,42 @@ def main() -> None:
 def _sweep(options: argparse.Namespace, record: dict[str, Any]) -> None:
     commit = measured_commit()
     names = [n for n in all_networks() if not options.only or any(part in n for part in options.only)]
-    todo = (
-        names if options.again else [n for n in names if _lacks(record["networks"].get(n, {}), options.parts, commit)]
-    )
+    known = record["networks"]
+    if options.failed:
+        bad = {line.split(":")[0] for line in failures(record)}
+        names = [name for name in names if name in bad]
+    todo = [name for name in names if options.again or _lacks(known.get(name, {}), options.parts, commit)]
     for number, name in enumerate(todo, 1):
         found = run_network(name, options.parts, options.timeout)
-        kept = record["networks"].get(name, {})
-        if kept.get("commit") == commit:
-            operations = {**kept.get("operations", {}), **found["operations"]}
-            found = {**kept, **found, "operations": operations}
-        found |= {"commit": commit}
-        known = {**record["networks"], name: found}
+        wrong = ", ".join(key for key, result in found["operations"].items() if result != "pass")
+        print(f"{number}/{len(todo)} {name}: {found['seconds']:.0f} s{', failed: ' if wrong else ''}{wrong}")
+        sys.stdout.flush()
+        known[name] = joined(known.get(name, {}), found, options.parts, commit)
         record["networks"] = {n: known[n] for n in all_networks() if n in known}
         record |= {"bench": "breadth", "machine": {**machine(), "threads": 1, "commit": commit}}
         _write(options.record, record)
-        bad = [key for key, result in found["operations"].items() if result != "pass"]
-        print(f"{number}/{len(todo)} {name}: {found['seconds']:.0f} s{', failed: ' if bad else ''}{', '.join(bad)}")
-        sys.stdout.flush()
+
+
+def joined(kept: dict[str, Any], found: dict[str, Any], parts: list[str], commit: str | None) -> dict[str, Any]:
+    """The result of a network with the parts that were run now, and the other parts as they were."""
+
+    def now(key: str) -> bool:
+        return ("speeds" if key == "speeds" else "operations") in parts
+
+    operations = {key: text for key, text in kept.get("operations", {}).items() if not now(key) and key != "process"}
+    return {
+        "library": found["library"],
+        **{key: value for key, value in kept.items() if not now(key)},
+        **{key: value for key, value in found.items() if now(key)},
+        "operations": {**operations, **found["operations"]},
+        "commits": {**kept.get("commits", {}), **dict.fromkeys(parts, commit)},
+    }
 
 
 def _lacks(found: dict[str, Any], parts: list[str], commit: str | None) -> bool:
     """Whether a part is missing from a result, or is that of another commit."""
-    operations = found.get("operations", {})
-    done = {
-        "operations": "plan" in operations,
-        "speeds": "speeds" in operations or "refused" in found.get("compile", {}),
-    }
-    return found.get("commit") != commit or not all(done[part] for part in parts)
+    commits = found.get("commits", {})
+    return any(commits.get(part) != commit for part in parts)
 
 
 def run_network(name: str, parts: list[str], timeout: float) -> dict[str, Any]:

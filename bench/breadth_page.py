@@ -46,6 +46,7 @@ def _introduction(record: dict[str, Any]) -> str:
     timed = [n["speeds"] for n in networks if "speeds" in n]
     faster = sum(speeds["real"] >= 1.05 for speeds in timed)
     machine = record.get("machine", {})
+    commits = sorted({str(commit) for n in networks for commit in n.get("commits", {}).values()})
     return f"""# On networks of others
 
 {len(networks)} architectures of torchvision, timm and transformers, with random weights and small inputs, each in a
@@ -63,7 +64,7 @@ process of its own ([record](../bench/records/breadth.json), `make foreign`, `py
 
 "Reported" is what `fast.speedup()` says at 90 %. "Real" is measured by the benchmark, in turns with the model as its
 user calls it, batch 1, one thread. Of {len(timed)} networks {faster} gain 5 % or more. Where nothing is gained, the
-model itself runs: 1.00x. Commit {machine.get("commit")}, torch {machine.get("torch")},
+model itself runs: 1.00x. Commit {", ".join(commits)}; torch {machine.get("torch")},
 {machine.get("cpu_capability")}.{_faint(record["networks"])}"""
 
 
