@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 import torchvision_stubs
 from foreign_networks import all_networks
-from one_network import Subject
+from network_operations import Subject
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-import one_network
+import network_operations
 import pof
 from breadth_page import MOST_OFF, SLOWEST
 from foreign_networks import all_networks, call
+from network_operations import Subject
 from network_outputs import outputs_alike
-from one_network import Subject
 from pof.core.library import core
 
 pytestmark = pytest.mark.skipif(core() is None, reason="the core was not built")
@@ -26,12 +26,12 @@ def test_there_are_enough_families() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_of_transformers_compile_as_they_come(subject: Build, name: str) -> None:
-    one_network.compile(subject(name))
+    network_operations.compile(subject(name))
 
 
 @pytest.mark.parametrize("name", ["torchvision/ssdlite320_mobilenet_v3_large", "torchvision/retinanet_resnet50_fpn"])
 def test_detectors_are_refused_in_one_line(subject: Build, name: str) -> None:
-    assert one_network.compile(subject(name)).keys() == {"refused"}
+    assert network_operations.compile(subject(name)).keys() == {"refused"}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_gain_is_what_is_said_and_never_a_loss(subject: Build, name: str) -> N
     # The benchmark has the strict bars, on a machine that is left alone; here something else may run.
     best = math.inf
     for _ in range(3):
-        speeds = one_network.speeds(subject(name))
+        speeds = network_operations.speeds(subject(name))
         off = abs(speeds["reported"] / speeds["real"] - 1)
         best = min(best, max(off / MOST_OFF, (1 - speeds["real"]) / (1 - SLOWEST)))
         if best <= 1:

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-import one_network
+import network_operations
 import pof
 from foreign_networks import call
-from one_network import Subject
+from network_operations import Subject
 
 Build = Callable[[str], Subject]
 
@@ -27,12 +27,12 @@ Build = Callable[[str], Subject]
     ],
 )
 def test_experts_are_planned(subject: Build, name: str, share: float) -> None:
-    assert one_network.plan(subject(name))["share"] > share
+    assert network_operations.plan(subject(name))["share"] > share
 
 
 @pytest.mark.parametrize("name", ["transformers/gpt2", "transformers/mamba", "transformers/t5", "timm/sequencer2d_s"])
 def test_what_is_not_planned_is_listed(subject: Build, name: str) -> None:
-    one_network.plan(subject(name))
+    network_operations.plan(subject(name))
 
 
 def test_a_model_with_many_recurrent_layers_is_warned_of_once(subject: Build) -> None:
@@ -60,7 +60,7 @@ def test_the_first_convolution_is_where_the_input_goes(subject: Build) -> None:
     ],
 )  # fmt: skip
 def test_no_layer_is_emptied_and_outputs_depend_on_inputs(subject: Build, name: str, scope: str) -> None:
-    found = one_network.prune(subject(name), scope)
+    found = network_operations.prune(subject(name), scope)
     assert found["sparsity"] == pytest.approx(0.9, abs=0.001)
 
 
@@ -101,10 +101,10 @@ def test_what_is_planned_is_what_is_convolved_with(subject: Build, name: str) ->
     "name", ["torchvision/mobilenet_v2", "timm/mobilenetv1_100", "timm/ghostnet_100", "timm/efficientnet_b0"]
 )
 def test_statistics_of_silenced_channels_keep_float32_near_float64(subject: Build, name: str) -> None:
-    assert one_network.calibrate(subject(name))["off_float64"] < 1e-3
+    assert network_operations.calibrate(subject(name))["off_float64"] < 1e-3
 
 
 @pytest.mark.parametrize("operation", ["recover", "restore", "training_step", "save_and_load"])
 @pytest.mark.parametrize("name", ["timm/tf_efficientnet_cc_b0_4e", "timm/nf_resnet26", "transformers/mixtral"])
 def test_the_rest_works_on_layers_of_a_new_kind(subject: Build, name: str, operation: str) -> None:
-    getattr(one_network, operation)(subject(name))
+    getattr(network_operations, operation)(subject(name))
