@@ -124,7 +124,7 @@ def run_network(name: str, parts: list[str], timeout: float) -> dict[str, Any]:
 
 def measured_commit() -> str | None:
     """The last commit that changed what is measured, with a plus sign if there are changes since."""
-    commands = (["git", "log", "-1", "--format=%h"], ["git", "status", "--porcelain", "--untracked-files=no"])
+    commands = (["git", "log", "-1", "--format=%h"], ["git", "status", "--porcelain"])
     found = []
     for command in commands:
         git = subprocess.run([*command, "--", *MEASURED], capture_output=True, text=True, check=False, cwd=HERE.parent)

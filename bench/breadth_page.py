@@ -63,27 +63,27 @@ process of its own ([record](../bench/records/breadth.json), `make foreign`, `py
   are further off. A detector, whose sizes depend on the data, is refused in one line that says what to do.
 
 "Reported" is what `fast.speedup()` says at 90 %. "Real" is measured by the benchmark, in turns with the model as its
-user calls it, batch 1, one thread. Of {len(timed)} networks {faster} gain 5 % or more. Where nothing is gained, the
-model itself runs: 1.00x. Commit {", ".join(commits)}; torch {machine.get("torch")},
+user calls it, batch 1, one thread; {faster} of {len(timed)} gain 5 % or more. Where nothing is gained, the model
+itself runs: 1.00x. Commit {", ".join(commits)}; torch {machine.get("torch")},
 {machine.get("cpu_capability")}.{_faint(record["networks"])}"""
 
 
 def _faint(networks: dict[str, Any]) -> str:
-    """The networks whose outputs hardly differ over inputs until BatchNorm has statistics of the pruned weights."""
+    """The networks whose outputs hardly differ over inputs once they are pruned."""
     found = []
     for name, network in networks.items():
         for operation, scope in (("prune", "layer by layer"), ("prune_globally", "globally")):
             details = network.get(operation, {})
             if details.get("spread", 1) < FAINT:
-                after = details.get("spread_calibrated", details["spread"])
-                found.append(f"{name.split('/')[1]}, {scope} ({details['spread']:.0e}; {after:.0e} calibrated)")
+                after = f", {details['spread_calibrated']:.0e}" if "spread_calibrated" in details else ""
+                found.append(f"{name.split('/')[1]} {scope} ({details['spread']:.0e}{after})")
     if not found:
         return ""
-    return (
-        f"\n\nThe signal of a deep pruned network fades while BatchNorm has the statistics of the dense weights. The"
-        f" outputs of these differ over inputs by less than {FAINT:.0e} of what the dense outputs do, until"
-        f" `elastic.calibrate`: {'; '.join(found)}."
-    )
+    return f"""
+
+The signal of a deep pruned network fades, most of all while BatchNorm has the statistics of the dense weights. The
+outputs of these differ over inputs by less than {FAINT:.0e} of what the dense outputs do (in brackets: by how much, and
+after `elastic.calibrate` if there is BatchNorm): {"; ".join(found)}."""
 
 
 def _row(name: str, network: dict[str, Any]) -> str:
@@ -91,7 +91,13 @@ def _row(name: str, network: dict[str, Any]) -> str:
     bad = [key for key, text in operations.items() if text != "pass"]
     share = f"{network['plan']['share']:.1%}" if "plan" in network else "-"
     compiled, speeds = network.get("compile", {}), network.get("speeds")
-    off = "refused" if "refused" in compiled else f"{compiled['difference']:.0e}" if compiled else "-"
+    off = (
+        "refused"
+        if "refused" in compiled
+        else f"{compiled['difference']:.0e}".replace("0e+00", "0")
+        if compiled
+        else "-"
+    )
     timing = ["-"] * 3
     if speeds:
         took = speeds["milliseconds"]

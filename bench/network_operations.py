@@ -140,7 +140,8 @@ def training_step(subject: Subject) -> None:
     subject.model.train()
     inputs = (subject.network.training_inputs or subject.network.inputs)(4)
     losses = [value.square().mean() for value in tensors_of(call(subject.model, inputs)).values()]
-    sum(loss for loss in losses if loss.requires_grad).backward()
+    # Divided by themselves: the gradients of a deep pruned network are otherwise too faint to move a weight.
+    sum(loss / loss.detach().clamp(min=1e-30) for loss in losses if loss.requires_grad).backward()
     optimizer.step()
     held.remove()
     subject.model.eval()
