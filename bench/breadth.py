@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--failed", action="store_true")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--timeout", type=float, default=240.0, help="seconds for each network")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for each network")
     parser.add_argument("--record", type=Path, default=RECORD)
     options = parser.parse_args()
     record = json.loads(options.record.read_text()) if options.record.exists() else {"networks": {}}

@@ -18,11 +18,11 @@ from timing import interleaved, median_milliseconds, ratio
 SPARSITY = 0.9
 LARGE = 1e-3
 """A parameter with a larger share of the weights must be in the plan or among what it leaves out."""
-CONSTANT, CONSTANT_CALIBRATED = 1e-9, 1e-4
+CONSTANT = 1e-4
 """Outputs whose spread over inputs is below this share of the dense network's are the same for every input.
 
-An emptied layer leaves 1e-15. A deep network that is alive may go down to 1e-7 while its BatchNorm still has the
-statistics of the dense weights; after `calibrate` it does not.
+It is judged after `calibrate` where there is BatchNorm: with the statistics of the dense weights the signal of a deep
+network at 90 % fades from layer to layer, down to 1e-10. That spread is in the record too.
 """
 NEAR = 1e-2
 """How far outputs in float32 may be off float64 after calibration, as a share of the largest output."""
@@ -54,9 +54,15 @@ class Subject:
         """How much the outputs differ over inputs; in float64, where small signals do not drown in rounding."""
         return 1.0 if self.network.refused else spread(self.model, self.batch)
 
+    @torch.no_grad()
+    def write_dense(self) -> None:
+        """Give the model its dense weights; `load_state_dict` would want the versions that some models save."""
+        for name, value in self.model.state_dict().items():
+            value.copy_(self.dense[name])
+
     def pruned(self, sparsity: float = SPARSITY, scope: str = "layer") -> pof.Elastic:
         """The network with its dense weights, and then pruned."""
-        self.model.load_state_dict(self.dense)
+        self.write_dense()
         self.model.eval()
         elastic = pof.Elastic(self.model, scope=scope)
         elastic.prune(sparsity)
@@ -99,13 +105,12 @@ def prune(subject: Subject, scope: str = "layer") -> dict[str, Any]:
     assert not empty, f"layers without weights: {empty[:3]}"
     found = {"sparsity": round(elastic.sparsity, 5), "dead_rows": sum(row.dead_rows for row in rows)}
     kept = subject.spread() / subject.dense_spread
-    assert kept > CONSTANT, f"the outputs are constant: their spread is {kept:.1e} of the dense network's"
     found["spread"] = float(f"{kept:.3g}")
     if _has_batch_norm(subject) and not subject.network.refused:
         elastic.calibrate([subject.batch] * 2)
         kept = subject.spread() / subject.dense_spread
-        assert kept > CONSTANT_CALIBRATED, f"the outputs are constant: their spread is {kept:.1e}, calibrated"
         found["spread_calibrated"] = float(f"{kept:.3g}")
+    assert kept > CONSTANT, f"the outputs are constant: their spread is {kept:.1e} of the dense network's"
     return found
 
 
@@ -168,7 +173,7 @@ def calibrate(subject: Subject) -> dict[str, Any] | None:
 
 def save_and_load(subject: Subject) -> dict[str, Any]:
     """A file gives the same bits as the live model, pruned and dense."""
-    subject.model.load_state_dict(subject.dense)
+    subject.write_dense()
     fresh = copy.deepcopy(subject.model)
     with tempfile.TemporaryDirectory() as folder:
         size = pof.save(subject.model, Path(folder) / "model.pof")

@@ -31,9 +31,9 @@ ROOMS: dict[str, set[str]] = {
     "methods": {"ranking", "planning", "sphere", "elastic", "nested"},
     "models": set(),
     "data": set(),
-    "trainer": {"ranking", "planning", "sphere", "file", "runtime", "elastic", "methods", "models", "data"},
+    "trainer": {"ranking", "planning", "sphere", "file", "runtime", "elastic", "fitting", "methods", "models", "data"},
     "report": {"ranking", "planning", "file", "runtime", "elastic", "models", "data", "trainer"},
-    "cli": {"ranking", "file", "runtime", "elastic", "trainer", "report"},
+    "cli": {"ranking", "file", "runtime", "elastic", "fitting", "data", "trainer", "report"},
 }
 """From the ground up: a room may only name rooms that stand above it in this list."""
 

@@ -392,12 +392,3 @@ def test_a_file_without_them_says_so_when_it_is_loaded_pruned(tmp_path: Path) ->
     with pytest.warns(UserWarning, match=r"without.pof' has no BatchNorm statistics for pruned at 0.7") as caught:
         pof.load(tmp_path / "without.pof", into=model, sparsity=0.7)
     assert len(caught) == 1
-
-
-def test_saving_tells_how_far_it_is(tmp_path: Path) -> None:
-    model, told = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), []
-    pof.save(model, tmp_path / "m.pof", stages=(0.9,), calibrate=[torch.randn(16, 8)], states=[0.5, 0.7],
-             progress=lambda *now: told.append(now))  # fmt: skip
-    assert told == [("BatchNorm statistics", done, 3) for done in range(4)]
-    pof.save(model, tmp_path / "m.pof", progress=lambda *now: told.append(now))
-    assert len(told) == 4, "without data there is nothing to wait for"

@@ -237,3 +237,12 @@ def test_saving_what_an_elastic_has_pruned_is_warned_of(tmp_path: Path) -> None:
     elastic.prune(0.9)
     del elastic
     pof.save(model, tmp_path / "nobody.pof")
+
+
+def test_saving_tells_how_far_it_is(tmp_path: Path) -> None:
+    model, told = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), []
+    pof.save(model, tmp_path / "m.pof", stages=(0.9,), calibrate=[torch.randn(16, 8)], states=[0.5, 0.7],
+             progress=lambda *now: told.append(now))  # fmt: skip
+    assert told == [("BatchNorm statistics", done, 3) for done in range(4)]
+    pof.save(model, tmp_path / "m.pof", progress=lambda *now: told.append(now))
+    assert len(told) == 4, "without data there is nothing to wait for"

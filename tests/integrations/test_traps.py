@@ -164,7 +164,7 @@ def test_calibrate_a_batchnorm_that_does_not_count_batches() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
     model[1].num_batches_tracked = None
     batches = [torch.randn(16, 4) for _ in range(3)]
-    pof.Elastic(model).calibrate(batches)
+    pof.Elastic(model).calibrate(batches, paired=False)
     expected = torch.stack([model[0](batch).mean(0) for batch in batches]).mean(0)
     torch.testing.assert_close(norm_layers(model)[0].running_mean, expected.detach())
 

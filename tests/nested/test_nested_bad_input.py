@@ -87,5 +87,5 @@ def test_settings_are_checked_at_once() -> None:
         pof.Nested(network(), high=90)
     with pytest.raises(PofError, match=r"low=0.9 must not exceed high=0.5"):
         pof.Nested(network(), low=0.9, high=0.5)
-    with pytest.raises(PofError, match="scope='global' reaches"):
+    with pytest.raises(PofError, match="the most for scope='global'"):
         pof.Nested(network(), high=0.999, scope="global")

@@ -131,7 +131,7 @@ def test_a_global_ranking_gives_the_same_sorted_once_or_searched(layers: list[li
     assert many.reaches(sparsity) == (total <= sum(most))
     if total > sum(most):
         for ranking in (many, GlobalRanking(keys)):
-            with pytest.raises(PofError, match="scope='global' reaches"):
+            with pytest.raises(PofError, match="the most for scope='global'"):
                 ranking.counts(sparsity)
         return
     # A plain loop: rank what each layer may lose, by magnitude, then by layer.

@@ -51,7 +51,7 @@ def test_all_layers_together_are_pruned_as_globally(kind: str, magnitudes: Any) 
         elastic.prune(step / STEPS)
         zeros = {row.name: row.zeros for row in elastic.layers()}
         assert zeros == {layer["name"]: max(layer["together"][step], layer["zeros"]) for layer in layers}
-    with pytest.raises(PofError, match="scope='global' reaches"):
+    with pytest.raises(PofError, match="the most for scope='global'"):
         elastic.prune((reach + 1) / STEPS)
 
 

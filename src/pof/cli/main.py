@@ -16,6 +16,7 @@ from pof.cli import (
     demo_verb,
     eval_verb,
     export_verb,
+    fit_verb,
     inspect_verb,
     pack_verb,
     report_verb,
@@ -27,6 +28,7 @@ from pof.errors import PofError
 
 VERBS = {
     "demo": demo_verb,
+    "fit": fit_verb,
     "train": train_verb,
     "eval": eval_verb,
     "sweep": sweep_verb,

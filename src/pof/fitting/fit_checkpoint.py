@@ -13,7 +13,7 @@ from pof.file.atomic_write import replacing
 
 
 class FitCheckpoint:
-    """The tensors of a network after least squares, and what they were made from.
+    """The tensors of a network and its teacher after least squares, and what they were made from.
 
     Args:
         path: where it is kept.
@@ -25,15 +25,19 @@ class FitCheckpoint:
         self._path = path
         self._origin = {"scope": scope, "tensors": _checksum(original)}
 
-    def save(self, tensors: Mapping[str, Tensor]) -> None:
+    def save(self, teacher: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
         """Write the file whole, or not at all."""
-        found = {"origin": self._origin, "tensors": {name: tensor.detach().cpu() for name, tensor in tensors.items()}}
+        networks = {"teacher": teacher, "model": model}
+        found = {
+            "origin": self._origin,
+            **{key: {name: value.detach().cpu() for name, value in each.items()} for key, each in networks.items()},
+        }
         with replacing(self._path) as temporary:
             torch.save(found, temporary)
 
     @torch.no_grad()
-    def load(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Fill `tensors` from the file; return whether there is one.
+    def load(self, teacher: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> bool:
+        """Fill the tensors of both networks from the file; return whether there is one.
 
         Raises:
             PofError: the file cannot be read, or belongs to another network.
@@ -42,13 +46,14 @@ class FitCheckpoint:
             return False
         try:
             found: Any = torch.load(self._path, map_location="cpu", weights_only=True)
-            origin, kept = found["origin"], found["tensors"]
+            origin, kept = found["origin"], (found["teacher"], found["model"])
         except Exception as error:
             raise PofError(f"{str(self._path)!r} is not the checkpoint of a fit: delete it to begin anew") from error
         if origin != self._origin:
             raise PofError(f"{str(self._path)!r} belongs to a fit of another network or scope: delete it to begin anew")
-        for name, tensor in tensors.items():
-            tensor.copy_(kept[name])
+        for tensors, values in zip((teacher, model), kept, strict=True):
+            for name, tensor in tensors.items():
+                tensor.copy_(values[name])
         return True
 
     def remove(self) -> None:

@@ -3,7 +3,7 @@
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pof.elastic.paired_statistics import paired_statistics
 from pof.errors import PofError
 from pof.fitting.fit_checkpoint import FitCheckpoint
 from pof.fitting.fit_report import FitReport, FitStage, tensors_of
+from pof.fitting.input_batches import first_inputs, size_of
 from pof.fitting.layer_inputs import refittable_layers
 from pof.fitting.nested_distillation import distil
 from pof.fitting.output_distance import output_distance, output_tensors
@@ -36,8 +37,10 @@ from pof.ranking.sparsity_state import DENSE, Scope, pruned_state
 
 FEW = 128
 """With fewer inputs than this, a fit warns."""
-STATISTICS_INPUTS = 512
-"""How many inputs statistics, least squares and distances are taken from."""
+SAMPLED, MEASURED = 512, 64
+"""How many inputs statistics and least squares are taken from at most, and how many distances."""
+SAMPLE_TIME, REFIT_TIME = 0.05, 0.25
+"""The share of the time that one pass over the sample may take, and all of least squares."""
 LEAST_SECONDS = 20.0
 """Training that is shorter than this is not begun."""
 
@@ -122,38 +125,46 @@ class _Fit:
         self._began, self._seconds = time.monotonic(), seconds
         self._progress, self._stages = progress, list[FitStage]()
         self._teacher = copy.deepcopy(model).requires_grad_(False)
-        self._sample, self._inputs = _sample(batches)
-        self._kept = read_statistics(norm_layers(self._teacher))
-        self._lessons = _lessons(self._teacher, self._sample)
-        self._dense = estimated(self._teacher, self._sample)
+        self._few, self._inputs = first_inputs(batches, MEASURED)
+        if self._inputs < FEW:
+            warn_of_few(self._inputs)
+        began = time.monotonic()
+        self._lessons = _lessons(self._teacher, self._few)
+        each = (time.monotonic() - began) / sum(map(size_of, self._few))
+        most = max(MEASURED, min(SAMPLED, int(SAMPLE_TIME * seconds / each)))
+        self._sample, _ = first_inputs(batches, most)
 
     def run(self, checkpoint: FitCheckpoint | None) -> FitReport:
         """Run all stages, and return the report."""
-        before = self._distances("statistics")
+        before = self._distances("first look")
         layers, others = refittable_layers(self._model, self._plan)
         errors: tuple[Any, Any] = ({}, {})
-        if checkpoint is not None and checkpoint.load(tensors_of(self._model)):
+        if checkpoint is not None and checkpoint.load(tensors_of(self._teacher), tensors_of(self._model)):
             self._end("least squares", time.monotonic(), "taken from the checkpoint")
         else:
             with self._stage("ranking") as remark:
                 remark.append(
-                    balance_if_it_helps(self._model, self._teacher, self._plan, layers, self._sample, self._score)
+                    balance_if_it_helps(self._model, self._teacher, self._plan, layers, self._few, self._score)
                 )
-            with self._stage("least squares"):
+            # Statistics are compared with the teacher's, so it has the same scales; it computes what it did.
+            self._teacher = copy.deepcopy(self._model).requires_grad_(False)
+            with self._stage("least squares") as remark:
                 errors = refit(
                     self._model,
                     self._plan,
                     layers,
                     self._sample,
                     self._scope,
+                    REFIT_TIME * self._seconds,
                     lambda note: self._tell("least squares", note),
                 )
+                remark.append(f"{sum(map(size_of, self._sample))} inputs")
                 others = {**others, **{each.name: "it saw no input" for each in layers if each.name not in errors[0]}}
             self._renew_statistics()
             if checkpoint is not None:
-                checkpoint.save(tensors_of(self._model))
+                checkpoint.save(tensors_of(self._teacher), tensors_of(self._model))
         advice = self._train()
-        after = self._distances("distances")
+        after = self._distances("last look")
         return FitReport(self._inputs, self._scope, STATES, before, after, tuple(self._stages), *errors, others, advice)
 
     def _train(self) -> str:
@@ -178,9 +189,9 @@ class _Fit:
     @torch.no_grad()
     def _renew_statistics(self) -> None:
         """Give the dense network, whose weights have changed, statistics that fit them."""
-        layers = norm_layers(self._model)
-        found = estimated(self._model, self._sample)
-        write_statistics(layers, paired_statistics(layers, self._kept, self._dense, found))
+        layers, kept = norm_layers(self._model), read_statistics(norm_layers(self._teacher))
+        teacher, ours = (estimated(network, self._sample) for network in (self._teacher, self._model))
+        write_statistics(layers, paired_statistics(layers, kept, teacher, ours))
 
     def _distances(self, stage: str) -> tuple[float, ...]:
         with self._stage(stage):
@@ -190,11 +201,10 @@ class _Fit:
     def _score(self, sparsity: float) -> float:
         """The distance of the outputs at `sparsity`, with statistics of its own."""
         live = LiveModel(self._model, self._plan, self._scope, "raw")
-        dense = live.dense_estimate(self._sample)
         live.go(pruned_state(sparsity))
         try:
-            live.calibrate(self._sample, dense)
-            pairs = zip(self._sample, self._lessons, strict=True)
+            live.calibrate(self._few)
+            pairs = zip(self._few, self._lessons, strict=True)
             found = [float(output_distance(run_batch(self._model, batch), lesson)) for batch, lesson in pairs]
         finally:
             live.go(DENSE)
@@ -215,29 +225,10 @@ class _Fit:
             self._progress(stage, min(1.0, (time.monotonic() - self._began) / self._seconds), note)
 
 
-def _sample(batches: Iterable[Any]) -> tuple[list[Any], int]:
-    """The first batches, up to `STATISTICS_INPUTS` inputs, and how many inputs there are in all."""
-    sample: list[Any] = []
-    total = 0
-    for batch in batches:
-        if total < STATISTICS_INPUTS:
-            sample.append(batch)
-        total += _size(batch)
-    if not sample:
-        raise PofError("batches is empty: pass inputs, such as [images] with 256 images or more")
-    if total < FEW:
-        warnings.warn(
-            f"a fit to {total} inputs overfits: pass {FEW} or more, 1,000 are better; labels are not needed",
-            UserWarning,
-            stacklevel=5,
-        )
-    return sample, total
-
-
-def _size(batch: Any) -> int:
-    first = next(iter(batch.values()), None) if isinstance(batch, Mapping) else batch
-    first = first[0] if isinstance(first, (tuple, list)) else first
-    return len(first) if isinstance(first, Tensor) and first.dim() else 1
+def warn_of_few(inputs: int) -> None:
+    """Say that a network overfits to so few inputs."""
+    message = f"a fit to {inputs} inputs overfits: pass {FEW} or more, 1,000 are better; labels are not needed"
+    warnings.warn(message, UserWarning, stacklevel=5)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Refitting all layers of a network by least squares, for every sparsity at once."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,11 @@ from pof.ranking.sparsity_state import Scope, pruned_state
 
 STATES = (0.5, 0.7, 0.8, 0.9)
 """The sparsities that least squares looks at, beside the dense network."""
-DENSE_SHARE = 2.0
-"""What the error of the dense network counts; that of each other state counts 1."""
+HOPELESS = 0.02
+"""The error of a state counts in parts of what it was before, plus this share of the outputs.
+
+So a state that a layer cannot serve any more does not spoil the others, the dense one least of all.
+"""
 DAMPING = 0.01
 ROUNDS, ITERATIONS = 3, 8
 """How often the masks are found anew from the refitted weights, and steps of conjugate gradients in between."""
@@ -32,14 +36,15 @@ def refit(
     layers: Sequence[RefittableLayer],
     batches: Iterable[Any],
     scope: Scope,
+    seconds: float,
     report: Callable[[str], None],
 ) -> tuple[LayerErrors, LayerErrors]:
     """Refit the weights of `layers` in place; return the errors before and after.
 
     The inputs are those of the dense network. A refitted weight may be larger or smaller than its neighbours, so the
-    masks are found anew from the refitted weights, a few times.
+    masks are found anew from the refitted weights, a few times, as long as that takes less than `seconds`.
     """
-    data = list(batches)
+    data, began = list(batches), time.monotonic()
     dense = {entry.name: model.get_parameter(entry.name).detach().clone() for entry in plan}
     found = {name: weight.clone() for name, weight in dense.items()}
     before: LayerErrors = {}
@@ -48,6 +53,8 @@ def refit(
         report("inputs of the layers")
         grams = {name: damped(gram, DAMPING) for name, gram in input_grams(model, wave, data).items()}
         for number in range(ROUNDS):
+            if number and time.monotonic() - began > seconds:
+                break
             masks = _masks(plan, found, scope)
             for layer in wave:
                 if layer.name not in grams:
@@ -60,7 +67,7 @@ def refit(
                     layer.rows(dense[layer.name]).float(),
                     grams[layer.name],
                     [layer.rows(mask) for mask in kept],
-                    [DENSE_SHARE, *[1.0] * len(STATES)],
+                    [1.0 / (error + HOPELESS) for error in (0.0, *before[layer.name])],
                     start=layer.rows(found[layer.name]).float(),
                     iterations=ITERATIONS,
                 )

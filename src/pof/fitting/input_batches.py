@@ -1,0 +1,36 @@
+"""Batches of inputs: how many inputs one has, and the first few of all."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from pof.errors import PofError
+
+
+def size_of(batch: Any) -> int:
+    """How many inputs a batch has: the length of its first tensor."""
+    first = next(iter(batch.values()), None) if isinstance(batch, Mapping) else batch
+    first = first[0] if isinstance(first, (tuple, list)) and first else first
+    return len(first) if isinstance(first, Tensor) and first.dim() else 1
+
+
+def first_inputs(batches: Iterable[Any], most: int) -> tuple[list[Any], int]:
+    """Batches with the first `most` inputs, and how many inputs there are in all."""
+    found: list[Any] = []
+    taken = total = 0
+    for batch in batches:
+        size = size_of(batch)
+        if taken < most:
+            found.append(batch if taken + size <= most else _shortened(batch, size, most - taken))
+            taken += min(size, most - taken)
+        total += size
+    if not found:
+        raise PofError("batches is empty: pass inputs, such as [images] with 256 images or more")
+    return found, total
+
+
+def _shortened(batch: Any, size: int, wanted: int) -> Any:
+    """The batch with its first `wanted` inputs, if all its tensors have `size` of them."""
+    return pytree.tree_map(lambda v: v[:wanted] if isinstance(v, Tensor) and v.dim() and len(v) == size else v, batch)
