@@ -19,7 +19,8 @@ def test_the_dense_network_computes_what_its_teacher_does() -> None:
     with norms.watching():
         wanted = teacher(x)
     with norms.paired():
-        torch.testing.assert_close(model(x), wanted)
+        # Moments of a batch are taken in float32.
+        torch.testing.assert_close(model(x), wanted, rtol=1e-3, atol=1e-5)
     assert bits(model) == before
     assert not model[1].training
     assert model[1].momentum == 0.1
@@ -60,7 +61,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
     with norms.watching(), torch.no_grad():
         teacher(x)
     with norms.paired():
-        model(x).square().mean().backward()
+        model(x).pow(3).mean().backward()
     assert model[1].weight.grad is not None
     gain = model[1].weight.grad.clone()
     for channel in range(3):
@@ -68,7 +69,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
         for step in (1e-6, -1e-6):
             with torch.no_grad(), norms.paired():
                 model[1].weight[channel] += step
-                values.append(float(model(x).square().mean()))
+                values.append(float(model(x).pow(3).mean()))
                 model[1].weight[channel] -= step
         assert abs((values[0] - values[1]) / 2e-6 - float(gain[channel])) < 1e-5
     # Training mode makes the outputs independent of a weight's scale, so its gradient has no part along the weight.

@@ -23,18 +23,24 @@ from pof.ranking.sparsity_state import Scope
 FASTER = 0.8
 """Half precision is used if it takes less than this share of the time."""
 
+SMOOTH = 0.9
+"""How slowly the size of a tensor's gradients, which its steps are divided by, may fall."""
+LEAST_SIZE = 1e-3
+"""The least size that a tensor counts as having: biases may begin at zero."""
+
 Report = Callable[[float, float], None]
 """Told after each step: the share of the time that is over, and the distance at pruned weights."""
 
 
 @dataclass(frozen=True)
 class DistillationSettings:
-    """How the fitted network learns. Rates are relative to the root mean square of each tensor."""
+    """How the fitted network learns."""
 
     low: float = 0.4
     high: float = 0.92
     skew: float = 1.5
-    rate: float = 0.01
+    rate: float = 0.001
+    """The size of a step without momentum, in parts of each tensor's own size."""
     clean: float = 0.34
     """The share of the steps that have a dense pass too."""
 
@@ -56,17 +62,15 @@ def distil(
     wanted = [p.requires_grad for p in trained]
     for parameter in trained:
         parameter.requires_grad_(True)
-    optimizer = torch.optim.Adam([{"params": [p], "lr": 0.0} for p in trained], betas=(0.9, 0.95))
-    sizes = [max(float(p.detach().float().square().mean().sqrt()), 1e-3) for p in trained]
+    # One scale per tensor, not per weight as in Adam: the small weights of a layer must not move as far as the large.
+    optimizer = torch.optim.SGD([{"params": [p], "lr": 0.0} for p in trained], momentum=0.9, nesterov=True)
+    sizes, slopes = [max(_size(p), LEAST_SIZE) for p in trained], [0.0] * len(trained)
     half = _half_precision_is_faster(model, next(iter(batches)))
     began, step, stream = time.monotonic(), 0, _endless(batches)
     try:
         while (over := (time.monotonic() - began) / max(seconds, 1e-9)) < 1.0:
             batch, where = next(stream), float(torch.rand((), generator=step_generator(0, step)))
             sparsity = chosen.high - (chosen.high - chosen.low) * where**chosen.skew
-            warm = min(1.0, (step + 1) / 10)
-            for group, size in zip(optimizer.param_groups, sizes, strict=True):
-                group["lr"] = chosen.rate * warm * size * (0.5 + 0.5 * math.cos(math.pi * over))
             optimizer.zero_grad(set_to_none=True)
             with norms.watching(), torch.no_grad(), _autocast(model, half):
                 lesson = run_batch(teacher, batch)
@@ -77,6 +81,11 @@ def distil(
                 distance = _distance(model, batch, lesson, half)
                 distance.backward()
             if gradients_are_finite([p.grad for p in trained if p.grad is not None]):
+                rate = chosen.rate * min(1.0, (step + 1) / 10) * (0.5 + 0.5 * math.cos(math.pi * over))
+                for i, (group, parameter) in enumerate(zip(optimizer.param_groups, trained, strict=True)):
+                    slope = 0.0 if parameter.grad is None else _size(parameter.grad)
+                    slopes[i] = max(slope, SMOOTH * slopes[i] + (1 - SMOOTH) * slope)
+                    group["lr"] = rate * sizes[i] / slopes[i] if slopes[i] > 0 else 0.0
                 optimizer.step()
             step += 1
             if report is not None:
@@ -97,6 +106,11 @@ def _endless(batches: Iterable[Any]) -> Iterator[Any]:
         else:
             yield from batches
         epoch += 1
+
+
+def _size(values: Tensor) -> float:
+    """The root mean square."""
+    return float(values.detach().float().square().mean().sqrt())
 
 
 def _distance(model: nn.Module, batch: Any, lesson: Any, half: bool) -> Tensor:
