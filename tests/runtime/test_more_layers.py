@@ -11,22 +11,15 @@ from torch.nn import functional as F
 
 import pof
 from pof.core.library import core
-from pof.runtime import engine_choice as choice
 from pof.runtime.capture import capture
 from pof.runtime.compiled_model import CompiledModel
 from pof.runtime.compiled_weights import CompiledWeights, tensors_of_model
 from pof.runtime.program import Layer
 
-pytestmark = pytest.mark.skipif(core() is None, reason="the core was not built")
-
-
-@pytest.fixture(autouse=True)
-def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the sparse kernels also where they are not faster: let the clock say that they take no time."""
-    monkeypatch.setattr(choice, "_step_times", lambda plan, leaves, work: dict.fromkeys(dict(work.steps), 0.0))
-    monkeypatch.setattr(choice, "MARGIN", 0.0)
-    monkeypatch.setattr(choice, "ROUNDS", 1)
-    monkeypatch.setattr(choice, "SECONDS", 0.0)
+pytestmark = [
+    pytest.mark.skipif(core() is None, reason="the core was not built"),
+    pytest.mark.usefixtures("_kernels_always"),
+]
 
 
 def lively(model: nn.Module) -> nn.Module:

@@ -14,17 +14,11 @@ from pof.core.library import core
 from pof.runtime import compiled_model
 from pof.runtime import engine_choice as choice
 
-pytestmark = pytest.mark.skipif(core() is None, reason="the core was not built")
+pytestmark = [
+    pytest.mark.skipif(core() is None, reason="the core was not built"),
+    pytest.mark.usefixtures("_kernels_always"),
+]
 Forward = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the sparse kernels also where they are not faster: let the clock say that they take no time."""
-    monkeypatch.setattr(choice, "_step_times", lambda plan, leaves, work: dict.fromkeys(dict(work.steps), 0.0))
-    monkeypatch.setattr(choice, "MARGIN", 0.0)
-    monkeypatch.setattr(choice, "ROUNDS", 1)
-    monkeypatch.setattr(choice, "SECONDS", 0.0)
 
 
 class Net(nn.Module):
