@@ -1,6 +1,7 @@
 """Statistics estimated in pairs: the dense state stays exact, noise cancels, silent channels stay harmless."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -130,3 +131,57 @@ def test_a_file_keeps_paired_statistics(tmp_path) -> None:  # type: ignore[no-un
     spread = (model[4].running_var + 1e-5).sqrt()
     assert bool(((loaded[4].running_mean - model[4].running_mean).abs() <= 0.02 * spread).all())
     torch.testing.assert_close(loaded[4].running_var, model[4].running_var, rtol=0.03, atol=1e-4)
+
+
+def test_a_channel_that_only_the_dense_network_silences() -> None:
+    """Its variance in the dense network gives no ratio: the plain estimate is all there is."""
+    kept, dense = (torch.zeros(2), torch.ones(2)), (torch.zeros(2), torch.tensor([0.0, 1.0]))
+    state = (torch.tensor([0.5, 0.0]), torch.tensor([0.6, 1.0]))
+    mean, variance = moved(kept, dense, state, 1e-5)
+    assert float(mean[0]) == pytest.approx(0.5)
+    assert float(variance[0]) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e-3])
+def test_statistics_that_came_broken_are_named(value: float) -> None:
+    model = convnet()
+    model[4].running_var[3] = value
+    elastic = pof.Elastic(model)
+    elastic.prune(0.5)
+    with pytest.raises(pof.PofError, match="that the model came with hold NaN, inf or negative"):
+        elastic.calibrate(images(1))
+    elastic.calibrate(images(1), paired=False)
+    assert bool(torch.isfinite(model[4].running_var).all())
+
+
+def test_calibrating_weights_that_came_pruned_says_that_nothing_changes() -> None:
+    model = convnet()
+    pof.Elastic(model).prune(0.9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        elastic = pof.Elastic(model)
+    before = bits(model)
+    with pytest.warns(UserWarning, match=r"calibrate\(batches, paired=False\) replaces them"):
+        elastic.calibrate(images(1))
+    assert bits(model) == before
+    elastic.calibrate(images(1), paired=False)
+    assert bits(model) != before
+
+
+def test_a_layer_that_no_batch_reaches_keeps_its_statistics() -> None:
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.bn, self.unused = nn.Linear(3, 8), nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+            self.unused.running_var.fill_(7.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.bn(self.fc(x))
+            return found
+
+    model = Head().eval()
+    elastic = pof.Elastic(model)
+    elastic.prune(0.5)
+    for paired in (True, False):
+        elastic.calibrate([torch.randn(16, 3)], paired=paired)
+        assert float(model.unused.running_var.min()) == 7.0

@@ -134,7 +134,7 @@ def is_silent(dense: Tensor, state: Tensor) -> Tensor:
 
     A constant channel has no scale of its own: dividing by almost nothing would only magnify rounding errors.
     """
-    return state.double() <= SILENT * dense.double()
+    return (state.double() <= SILENT * dense.double()) & dense.isfinite()
 
 
 def _estimate(model: nn.Module, layers: list[_NormBase], batches: Iterable[Any]) -> int:
@@ -151,10 +151,30 @@ def _estimate(model: nn.Module, layers: list[_NormBase], batches: Iterable[Any])
                 run_batch(model, batch)
                 count += 1
         _check(layers, count)
-    except BaseException:
+    except BaseException as error:
         write_statistics(layers, before)
+        if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
+            raise PofError(
+                f"batch {count} has one value per channel, which has no variance: drop it (drop_last=True)"
+            ) from error
         raise
+    _keep_unreached(layers, before)
     return count
+
+
+def _keep_unreached(layers: list[_NormBase], before: Statistics) -> None:
+    """Give layers that no batch has reached, such as those of a head that is not used, their statistics back."""
+    for live, value in zip(_by_layer(layers, buffers(layers)), _by_layer(layers, before), strict=True):
+        if not bool(live[0].any()) and bool((live[1] == 1).all()):
+            for buffer, kept in zip(live, value, strict=True):
+                buffer.copy_(kept)
+
+
+def _by_layer(layers: list[_NormBase], statistics: Statistics) -> list[Statistics]:
+    """Statistics in parts, one for each layer."""
+    sizes = [sum(getattr(layer, name) is not None for name in BUFFERS) for layer in layers]
+    parts = iter(statistics)
+    return [[next(parts) for _ in range(size)] for size in sizes]
 
 
 @contextmanager

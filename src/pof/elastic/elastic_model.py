@@ -146,6 +146,7 @@ class Elastic:
         """Put the model at `sparsity` inside the block; its former state comes back after it, even on an exception."""
         before = self._live.state
         self._live.go(pruned_state(sparsity, recover_from))
+        self._warn_of_state()
         try:
             yield self
         finally:

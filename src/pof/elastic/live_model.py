@@ -1,5 +1,6 @@
 """All weights and BatchNorm statistics of a live model, moved from state to state together."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -26,6 +27,8 @@ from pof.ranking.sparsity import prune_count
 from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State
 from pof.sphere.compiler_guard import uncompiled
 
+MANY_ZEROS = 0.1
+"""The share of zeros from which on weights count as pruned already."""
 NORMS_CHANGED = f"normalisation layers were replaced, added or removed: {REFRESH}"
 
 GONE = -1
@@ -160,11 +163,24 @@ class LiveModel:
         data = batches if isinstance(batches, Sequence) else list(batches)
         layers = norm_layers(self._model)
         state = estimated(self._model, data)
-        if any(map(any, self._counts_now)):
+        if not any(map(any, self._counts_now)):
+            self._warn_of_zeros(layers)
+        else:
             found = self.dense_estimate(data) if dense is None else dense
             kept = self.statistics.of(self._counts_of(DENSE))
             write_statistics(layers, paired_statistics(layers, kept, found, state))
         return len(data)
+
+    def _warn_of_zeros(self, layers: Sequence[nn.Module]) -> None:
+        """Warn if the dense weights look pruned: their statistics may be those of other weights."""
+        zeros, weights = sum(w.zeros for w in self.weights), sum(w.entry.weights for w in self.weights)
+        if layers and zeros > MANY_ZEROS * weights:
+            warnings.warn(
+                f"{zeros / weights:.0%} of the weights are zero, and calibrate() keeps the statistics of the weights "
+                "that an Elastic began with: calibrate(batches, paired=False) replaces them",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def dense_estimate(self, batches: Iterable[Any]) -> Statistics:
         """The statistics that `batches` give with the dense weights. Afterwards the model is in its former state."""

@@ -75,7 +75,7 @@ class PathCheck:
 
 def _traced(model: nn.Module) -> fx.Graph | None:
     """The graph of `model`, or None if it cannot be traced; the model itself is not called, and shares its weights."""
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    shared = {id(tensor): tensor for tensor in model.parameters()}
     try:
         with torch.random.fork_rng(devices=[]):
             return fx.Tracer().trace(copy.deepcopy(model, shared))

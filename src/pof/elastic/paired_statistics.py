@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from pof.elastic.batch_statistics import BUFFERS, Statistics, is_silent
+from pof.errors import PofError
 
 
 def paired_statistics(
@@ -36,6 +37,11 @@ def paired_statistics(
     for layer in layers:
         count = sum(getattr(layer, name) is not None for name in BUFFERS)
         mine = slice(position, position + count)
+        if not all(bool(torch.isfinite(part).all()) for part in kept[mine]) or bool((kept[mine][1] < 0).any()):
+            raise PofError(
+                "the BatchNorm statistics that the model came with hold NaN, inf or negative variances: "
+                "calibrate(batches, paired=False) replaces them"
+            )
         found += [*moved(kept[mine], dense[mine], state[mine], layer.eps), *kept[mine][2:]]
         position += count
     return found
@@ -48,13 +54,15 @@ def moved(
     mean0, mean_d, mean_s = (part[0].double() for part in (kept, dense, state))
     spread0, spread_d, spread_s = (part[1].double() + eps for part in (kept, dense, state))
     ratio = (spread0 / spread_d).sqrt()
-    silent = is_silent(dense[1], state[1])
-    plain = change(mean_s - mean_d, spread_s / spread_d, spread_d, ~silent)
+    silent, woken = is_silent(dense[1], state[1]), is_silent(state[1], dense[1])
+    plain = change(mean_s - mean_d, spread_s / spread_d, spread_d, ~(silent | woken))
     share = plain / (1 + plain)
     mean = (mean0 + (mean_s - mean_d) * ratio).lerp(mean_s, share)
     spread = (spread_s * ratio.square()).lerp(spread_s, share)
     # A constant channel keeps its variance; its mean is that of the batches, so that it comes out as the bias.
     mean, spread = torch.where(silent, mean_s, mean), torch.where(silent, spread0, spread)
+    # A channel that was constant on these batches gives no ratio to go by.
+    mean, spread = torch.where(woken & ~silent, mean_s, mean), torch.where(woken & ~silent, spread_s, spread)
     return mean.to(kept[0].dtype), (spread - eps).clamp(min=0).to(kept[1].dtype)
 
 

@@ -47,7 +47,7 @@ def load(
     if lacks_statistics:
         warnings.warn(
             f"{file.name!r} has no BatchNorm statistics for {state}, so outputs may be far off: save it with "
-            "calibrate=batches, or call pof.Elastic(model).calibrate(batches)",
+            "calibrate=batches, or call pof.Elastic(model).calibrate(batches, paired=False)",
             UserWarning,
             stacklevel=2,
         )

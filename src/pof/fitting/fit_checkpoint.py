@@ -1,7 +1,7 @@
 """A file that keeps what a fit has finished, so that a killed one can go on."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ class FitCheckpoint:
         path: where it is kept.
         original: the tensors that the network came with.
         scope: the scope of the fit.
+        planned: the names of the weights that are pruned.
     """
 
-    def __init__(self, path: Path, original: Mapping[str, Tensor], scope: str) -> None:
+    def __init__(self, path: Path, original: Mapping[str, Tensor], scope: str, planned: Iterable[str]) -> None:
         self._path = path
-        self._origin = {"scope": scope, "tensors": _checksum(original)}
+        self._origin = {"scope": scope, "planned": list(planned), "tensors": _checksum(original)}
 
     def save(self, teacher: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
         """Write the file whole, or not at all."""
@@ -50,7 +51,9 @@ class FitCheckpoint:
         except Exception as error:
             raise PofError(f"{str(self._path)!r} is not the checkpoint of a fit: delete it to begin anew") from error
         if origin != self._origin:
-            raise PofError(f"{str(self._path)!r} belongs to a fit of another network or scope: delete it to begin anew")
+            raise PofError(
+                f"{str(self._path)!r} belongs to a fit of another network, plan or scope: delete it to begin anew"
+            )
         for tensors, values in zip((teacher, model), kept, strict=True):
             for name, tensor in tensors.items():
                 tensor.copy_(values[name])

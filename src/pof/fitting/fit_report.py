@@ -33,11 +33,14 @@ class FitReport:
     """How to rank the fitted network: pass it to `Elastic` and `pof.save`."""
     sparsities: tuple[float, ...]
     before: tuple[float, ...]
-    """The distance of the outputs from those of the network as it came, at each sparsity, before the fit."""
+    """The distance of the outputs from those of the network as it came, at each sparsity, before the fit.
+
+    It is measured on inputs that the network was fitted to: on others it is larger.
+    """
     after: tuple[float, ...]
     stages: tuple[FitStage, ...] = ()
     layers_before: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """For each refitted weight, the share of its outputs' squares that is off at each sparsity, before the fit."""
+    """For each refitted weight, the share of its outputs' squares that is off at each sparsity but 0, before it."""
     layers_after: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """The same after least squares."""
     not_refitted: Mapping[str, str] = field(default_factory=dict)
@@ -51,13 +54,16 @@ class FitReport:
         rows = [("before", *map(_figure, self.before)), ("fitted", *map(_figure, self.after))]
         lines = [f"fitted to {self.inputs:,} inputs, ranked with scope={self.scope!r}"]
         lines += [f"  {s.name}: {_duration(s.seconds)}{', ' + s.remark if s.remark else ''}" for s in self.stages]
-        lines += ["distance of the outputs from those of the network as it came:", text_table(header, rows)]
+        lines += [
+            "distance of the outputs, for some of these inputs, from those of the network as it came:",
+            text_table(header, rows),
+        ]
         if self.layers_after:
             worst = sorted(self.layers_after, key=lambda name: -self.layers_after[name][-1])[:5]
             table = [(name, *(f"{error:.1%}" for error in self.layers_after[name])) for name in worst]
             lines += [
                 "the layers with the largest errors after least squares:",
-                text_table(("weight", *header[1:]), table),
+                text_table(("weight", *header[2:]), table),
             ]
         if self.not_refitted:
             name, why = next(iter(self.not_refitted.items()))

@@ -11,9 +11,8 @@ from pof.errors import PofError
 
 def size_of(batch: Any) -> int:
     """How many inputs a batch has: the length of its first tensor."""
-    first = next(iter(batch.values()), None) if isinstance(batch, Mapping) else batch
-    first = first[0] if isinstance(first, (tuple, list)) and first else first
-    return len(first) if isinstance(first, Tensor) and first.dim() else 1
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else (batch,)
+    return next((len(part) for part in parts if isinstance(part, Tensor) and part.dim()), 1)
 
 
 def first_inputs(batches: Iterable[Any], most: int) -> tuple[list[Any], int]:
@@ -22,9 +21,11 @@ def first_inputs(batches: Iterable[Any], most: int) -> tuple[list[Any], int]:
     taken = total = 0
     for batch in batches:
         size = size_of(batch)
-        if taken < most:
-            found.append(batch if taken + size <= most else _shortened(batch, size, most - taken))
-            taken += min(size, most - taken)
+        wanted = min(size, most - taken)
+        # A part of one input would have no variance; a batch that comes with one is the caller's.
+        if wanted > 1 or (wanted == 1 and (size == 1 or not found)):
+            found.append(batch if wanted == size else _shortened(batch, size, wanted))
+            taken += wanted
         total += size
     if not found:
         raise PofError("batches is empty: pass inputs, such as [images] with 256 images or more")

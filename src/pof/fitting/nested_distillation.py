@@ -6,6 +6,7 @@ ones. Both learn from the teacher's outputs, never from labels. BatchNorm runs w
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from pof.ranking.sparsity_state import Scope
 FASTER = 0.8
 """Half precision is used if it takes less than this share of the time."""
 
+EASE = 0.05
+"""Distances well below this count as they are."""
 SMOOTH = 0.9
 """How slowly the size of a tensor's gradients, which its steps are divided by, may fall."""
 LEAST_SIZE = 1e-3
@@ -52,12 +55,14 @@ def distil(
     seconds: float,
     *,
     scope: Scope = "global",
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
     settings: DistillationSettings | None = None,
     report: Report | None = None,
 ) -> int:
     """Train `model` for `seconds`; return the number of steps. Its statistics are those of before."""
     chosen = settings or DistillationSettings()
-    norms, passes = PairedNorms(model, teacher), PrunedPass(model, scope=scope, masked=True)
+    norms, passes = PairedNorms(model, teacher), _quiet_pass(model, scope, include, exclude)
     trained = [p for p in model.parameters() if p.is_floating_point() and p.numel()]
     wanted = [p.requires_grad for p in trained]
     for parameter in trained:
@@ -76,10 +81,10 @@ def distil(
                 lesson = run_batch(teacher, batch)
             if int((step + 1) * chosen.clean) > int(step * chosen.clean):
                 with norms.paired():
-                    _distance(model, batch, lesson, half).backward()
+                    _eased(_distance(model, batch, lesson, half)).backward()
             with norms.paired(), passes.at(model, sparsity):
                 distance = _distance(model, batch, lesson, half)
-                distance.backward()
+                _eased(distance).backward()
             if gradients_are_finite([p.grad for p in trained if p.grad is not None]):
                 rate = chosen.rate * min(1.0, (step + 1) / 10) * (0.5 + 0.5 * math.cos(math.pi * over))
                 for i, (group, parameter) in enumerate(zip(optimizer.param_groups, trained, strict=True)):
@@ -108,9 +113,21 @@ def _endless(batches: Iterable[Any]) -> Iterator[Any]:
         epoch += 1
 
 
+def _quiet_pass(model: nn.Module, scope: Scope, include: Iterable[str], exclude: Iterable[str]) -> PrunedPass:
+    """A pass over the same weights as the plan's, which has warned of what it leaves out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return PrunedPass(model, scope=scope, include=include, exclude=exclude, masked=True)
+
+
 def _size(values: Tensor) -> float:
     """The root mean square."""
     return float(values.detach().float().square().mean().sqrt())
+
+
+def _eased(distance: Tensor) -> Tensor:
+    """The distance in parts of itself, so that a sparsity that cannot be served does not spoil the others."""
+    return distance / (distance.detach() + EASE)
 
 
 def _distance(model: nn.Module, batch: Any, lesson: Any, half: bool) -> Tensor:
@@ -125,6 +142,8 @@ def _autocast(model: nn.Module, half: bool) -> torch.autocast:
 
 def _half_precision_is_faster(model: nn.Module, batch: Any) -> bool:
     """Whether a pass in bfloat16 takes clearly less time here: some CPUs compute with it, others emulate it."""
+    if any(parameter.dtype is not torch.float32 for parameter in model.parameters()):
+        return False
     times = {}
     for half in (False, True, False, True):
         began = time.monotonic()

@@ -6,39 +6,50 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
 
-LOGITS = "logits"
+LOGITS, PLAIN = "logits", "output"
 
 
 def output_distance(found: Any, wanted: Any) -> Tensor:
     """The distance of the outputs `found` from `wanted`, one number; 0 means equal.
 
-    Logits, which are a plain (images, classes) tensor or a field of that name, are compared as probabilities
-    (Kullback-Leibler divergence, averaged). Other tensors are compared by their squared error, as a share of the
-    squares wanted; several of them are averaged.
+    A field called logits is compared as probabilities (Kullback-Leibler divergence, averaged). Other tensors are
+    compared by their squared error, as a share of the squares wanted; several of them are averaged. A plain tensor
+    (inputs, numbers) may be either, so both are added.
     """
     ours, theirs = output_tensors(found), output_tensors(wanted)
     if not theirs:
         raise PofError(f"the model returns a {type(wanted).__name__} without floating-point tensors to compare")
-    parts = [
-        _divergence(mine, theirs[name]) if name == LOGITS else _error(mine, theirs[name]) for name, mine in ours.items()
-    ]
+    parts = [_distance(name, mine, theirs[name]) for name, mine in ours.items() if name in theirs]
     return torch.stack(parts).mean()
 
 
+def _distance(name: str, found: Tensor, wanted: Tensor) -> Tensor:
+    if name == LOGITS:
+        return _divergence(found, wanted)
+    error = _error(found, wanted)
+    return error + _divergence(found, wanted) if name == PLAIN and found.dim() == 2 and found.shape[1] > 1 else error
+
+
 def output_tensors(outputs: Any) -> dict[str, Tensor]:
-    """The tensors of `outputs` to compare, by name; logits alone if there are any."""
+    """The floating-point tensors of `outputs` to compare, by name; logits alone if there are any."""
     if isinstance(outputs, Tensor):
-        return {LOGITS if outputs.dim() == 2 and outputs.shape[1] > 1 else "output": outputs}
-    if isinstance(outputs, Mapping):
+        named: dict[str, Any] = {PLAIN: outputs}
+    elif isinstance(outputs, Mapping):
         named = dict(outputs)
     elif isinstance(outputs, (tuple, list)):
         named = {str(number): value for number, value in enumerate(outputs)}
     else:
         named = {name: value for name, value in vars(outputs).items() if not name.startswith("_")}
-    found = {str(name): v for name, v in named.items() if isinstance(v, Tensor) and v.is_floating_point() and v.numel()}
+    found = {}
+    for name, value in named.items():
+        leaves = pytree.tree_leaves(value)
+        for number, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel():
+                found[str(name) if len(leaves) == 1 else f"{name}.{number}"] = leaf
     return {LOGITS: found[LOGITS]} if LOGITS in found else found
 
 

@@ -90,7 +90,9 @@ def _enter(own: Any, other: Any, x: Tensor, dense: Moments) -> None:
         # One value per channel has no variance to speak of; torch refuses it, and so would training.
         paired_mean, paired_variance = moved((other.running_mean, other.running_var), dense, (mean, variance), own.eps)
         spread = (paired_variance + own.eps).sqrt()
-        factor, shift = (variance + own.eps).sqrt() / spread, (mean - paired_mean) / spread
+        dtype = own.running_mean.dtype
+        factor = ((variance + own.eps).sqrt() / spread).to(dtype)
+        shift = ((mean - paired_mean) / spread).to(dtype)
     own._plain_parameters = weight, bias
     own._parameters["weight"] = factor if weight is None else weight * factor
     own._parameters["bias"] = shift if weight is None else (weight * shift if bias is None else bias + weight * shift)

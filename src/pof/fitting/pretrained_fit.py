@@ -31,12 +31,15 @@ from pof.fitting.nested_distillation import distil
 from pof.fitting.output_distance import output_distance, output_tensors
 from pof.fitting.ranking_trial import balance_if_it_helps
 from pof.fitting.refitting import STATES, refit
+from pof.planning.name_globs import as_globs
 from pof.planning.pruning_plan import Plan, plan
 from pof.planning.wrappers import unwrap
 from pof.ranking.sparsity_state import DENSE, Scope, pruned_state
 
 FEW = 128
 """With fewer inputs than this, a fit warns."""
+LOOKED_AT = (0.0, *STATES)
+"""The sparsities whose distances are reported; those of the dense network too, whose weights change."""
 SAMPLED, MEASURED = 512, 64
 """How many inputs statistics and least squares are taken from at most, and how many distances."""
 SAMPLE_TIME, REFIT_TIME = 0.05, 0.25
@@ -91,6 +94,7 @@ def fit(
     seconds = 60 * check_above_zero(minutes, "minutes", "30 is a good start, 2 are enough for least squares")
     check_choice(scope, "scope", ("layer", "global"))
     check_batches(batches)
+    include, exclude = as_globs(include, "include"), as_globs(exclude, "exclude")
     chosen = plan(model, include=include, exclude=exclude)
     bare = unwrap(model)
     if (state := state_now(bare)) != DENSE:
@@ -100,8 +104,12 @@ def fit(
     data = list(batches) if isinstance(batches, Iterator) else batches
     original = {name: tensor.detach().clone() for name, tensor in tensors_of(bare).items()}
     with _evaluating(bare), _undone_on_error(bare, original):
-        work = _Fit(bare, chosen, data, scope, seconds, progress)
-        kept = None if checkpoint is None else FitCheckpoint(Path(checkpoint), original, scope)
+        work = _Fit(bare, chosen, (include, exclude), data, scope, seconds, progress)
+        kept = (
+            None
+            if checkpoint is None
+            else FitCheckpoint(Path(checkpoint), original, scope, [entry.name for entry in chosen])
+        )
         report = work.run(kept)
         if kept is not None:
             kept.remove()
@@ -116,12 +124,14 @@ class _Fit:
         self,
         model: nn.Module,
         plan: Plan,
+        globs: tuple[tuple[str, ...], tuple[str, ...]],
         batches: Iterable[Any],
         scope: Scope,
         seconds: float,
         progress: Progress | None,
     ) -> None:
-        self._model, self._plan, self._batches, self._scope = model, plan, batches, scope
+        self._model, self._plan, self._globs = model, plan, globs
+        self._batches, self._scope = batches, scope
         self._began, self._seconds = time.monotonic(), seconds
         self._progress, self._stages = progress, list[FitStage]()
         self._teacher = copy.deepcopy(model).requires_grad_(False)
@@ -165,7 +175,11 @@ class _Fit:
                 checkpoint.save(tensors_of(self._teacher), tensors_of(self._model))
         advice = self._train()
         after = self._distances("last look")
-        return FitReport(self._inputs, self._scope, STATES, before, after, tuple(self._stages), *errors, others, advice)
+        worse = [f"{s:.0%}" for s, old, new in zip(LOOKED_AT, before, after, strict=True) if s and new > old]
+        if worse:
+            advice = f"further off than before at {', '.join(worse)}: pass more inputs, or report.undo()"
+        stages = tuple(self._stages)
+        return FitReport(self._inputs, self._scope, LOOKED_AT, before, after, stages, *errors, others, advice)
 
     def _train(self) -> str:
         """Distil for the time that is left, except what the closing measurements need."""
@@ -179,7 +193,17 @@ class _Fit:
                 seen.append(distance)
                 self._tell("training", f"distance {sum(seen[-20:]) / len(seen[-20:]):.3g}", over)
 
-            steps = distil(self._model, self._teacher, self._batches, left, scope=self._scope, report=report)
+            include, exclude = self._globs
+            steps = distil(
+                self._model,
+                self._teacher,
+                self._batches,
+                left,
+                scope=self._scope,
+                include=include,
+                exclude=exclude,
+                report=report,
+            )
             remark.append(f"{steps} steps")
         self._renew_statistics()
         third = max(1, len(seen) // 3)
@@ -188,14 +212,17 @@ class _Fit:
 
     @torch.no_grad()
     def _renew_statistics(self) -> None:
-        """Give the dense network, whose weights have changed, statistics that fit them."""
+        """Give the dense network, whose weights have changed, statistics that fit them, if that brings it nearer."""
         layers, kept = norm_layers(self._model), read_statistics(norm_layers(self._teacher))
         teacher, ours = (estimated(network, self._sample) for network in (self._teacher, self._model))
+        before, as_it_is = read_statistics(layers), self._distance()
         write_statistics(layers, paired_statistics(layers, kept, teacher, ours))
+        if self._distance() > as_it_is:
+            write_statistics(layers, before)
 
     def _distances(self, stage: str) -> tuple[float, ...]:
         with self._stage(stage):
-            return tuple(self._score(sparsity) for sparsity in STATES)
+            return tuple(self._score(sparsity) for sparsity in LOOKED_AT)
 
     @torch.no_grad()
     def _score(self, sparsity: float) -> float:
@@ -204,10 +231,15 @@ class _Fit:
         live.go(pruned_state(sparsity))
         try:
             live.calibrate(self._few)
-            pairs = zip(self._few, self._lessons, strict=True)
-            found = [float(output_distance(run_batch(self._model, batch), lesson)) for batch, lesson in pairs]
+            return self._distance()
         finally:
             live.go(DENSE)
+
+    @torch.no_grad()
+    def _distance(self) -> float:
+        """The distance of the outputs as the model is now."""
+        pairs = zip(self._few, self._lessons, strict=True)
+        found = [float(output_distance(run_batch(self._model, batch), lesson)) for batch, lesson in pairs]
         return sum(found) / len(found)
 
     @contextmanager

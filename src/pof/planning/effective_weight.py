@@ -26,6 +26,8 @@ REPEATED = 65521
 """How many random numbers a large weight repeats: a prime, so that no two rows are alike."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
+SIZES = ("in_channels", "out_channels", "in_features", "out_features", "groups")
+"""Numbers that do not change how a layer uses its weight."""
 _KNOWN: WeakKeyDictionary[type, dict[object, bool]] = WeakKeyDictionary()
 """What was found for a class of layers, by its switches."""
 
@@ -40,7 +42,11 @@ def computes_with_its_weight(module: nn.Module) -> bool:
     if kind.__module__.startswith("torch.nn.modules."):
         return True
     known = _KNOWN.setdefault(kind, {})
-    switches = tuple((name, value) for name, value in vars(module).items() if isinstance(value, (bool, str)))
+    switches = tuple(
+        (name, value)
+        for name, value in vars(module).items()
+        if isinstance(value, (bool, str, int, float)) and name not in SIZES
+    )
     if switches not in known:
         known[switches] = _keeps_zeros(module)
     return known[switches]
