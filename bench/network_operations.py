@@ -18,8 +18,8 @@ from timing import interleaved, median_milliseconds, ratio
 SPARSITY = 0.9
 LARGE = 1e-3
 """A parameter with a larger share of the weights must be in the plan or among what it leaves out."""
-CONSTANT = 1e-4
-"""Outputs whose spread over inputs is below this share of the dense network's are the same for every input.
+CONSTANT = 1e-6
+"""Outputs whose spread over inputs is below this share of the dense network's are the same for every input in float32.
 
 It is judged after `calibrate` where there is BatchNorm: with the statistics of the dense weights the signal of a deep
 network at 90 % fades from layer to layer, down to 1e-10. That spread is in the record too.

@@ -185,3 +185,32 @@ def test_a_layer_that_no_batch_reaches_keeps_its_statistics() -> None:
     for paired in (True, False):
         elastic.calibrate([torch.randn(16, 3)], paired=paired)
         assert float(model.unused.running_var.min()) == 7.0
+
+
+def test_statistics_that_are_used_but_not_tracked() -> None:
+    model = convnet()
+    for layer in (1, 4, 7):
+        model[layer].track_running_stats = False
+    elastic = pof.Elastic(model)
+    elastic.prune(0.9)
+    before = bits(model)["4.running_var"]
+    elastic.calibrate(images(1))
+    assert bits(model)["4.running_var"] != before
+    assert not model[4].track_running_stats
+
+
+def test_frozen_norms_are_named() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("running_mean", torch.zeros(8))
+            self.register_buffer("running_var", torch.ones(8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x - self.running_mean) / self.running_var.sqrt()
+
+    model = nn.Sequential(nn.Linear(3, 8), Frozen(), nn.Linear(8, 8), nn.BatchNorm1d(8)).eval()
+    elastic = pof.Elastic(model)
+    elastic.prune(0.5)
+    with pytest.warns(UserWarning, match="^1 keep statistics but are no BatchNorm of torch's"):
+        elastic.calibrate([torch.randn(16, 3)])

@@ -272,6 +272,7 @@ class Odd(nn.Module):
         return found
 
 
+@pytest.mark.filterwarnings("ignore:Odd and 3 more keep statistics")
 def test_buffers_that_only_look_like_statistics_keep_their_shapes(file: Path) -> None:
     model = Odd()
     data = [torch.randn(64, 8) * 2 + 1]

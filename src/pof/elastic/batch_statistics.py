@@ -25,6 +25,15 @@ def norm_layers(model: nn.Module) -> list[_NormBase]:
     return layers
 
 
+def unknown_norms(model: nn.Module) -> list[str]:
+    """The names of layers that hold statistics, but are of no kind that can estimate them: frozen ones, say."""
+    return [
+        name or type(module).__name__
+        for name, module in model.named_modules()
+        if not isinstance(module, _NormBase) and {"running_mean", "running_var"} <= module._buffers.keys()
+    ]
+
+
 def buffers(layers: Iterable[_NormBase]) -> Statistics:
     """The live tensors that hold the statistics of `layers`."""
     found = (getattr(layer, name) for layer in layers for name in BUFFERS)
@@ -181,20 +190,21 @@ def _by_layer(layers: list[_NormBase], statistics: Statistics) -> list[Statistic
 def _averaging(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
     """Let the normalisation layers learn their statistics afresh, with everything else in evaluation mode."""
     modes = [(module, module.training) for module in model.modules()]
-    momenta = [layer.momentum for layer in layers]
+    settings = [(layer.momentum, layer.track_running_stats) for layer in layers]
     try:
         # Set one by one: `model.eval()` would run the `train` method of layers that override it.
         for module, _ in modes:
             module.training = False
         for layer in layers:
             _reset(layer)
-            layer.training = True
+            # A layer may hold statistics that it uses but no longer tracks.
+            layer.training = layer.track_running_stats = True
         yield
     finally:
         for module, mode in modes:
             module.training = mode
-        for layer, momentum in zip(layers, momenta, strict=True):
-            layer.momentum = momentum
+        for layer, (momentum, tracks) in zip(layers, settings, strict=True):
+            layer.momentum, layer.track_running_stats = momentum, tracks
 
 
 def _reset(layer: _NormBase) -> None:

@@ -14,6 +14,7 @@ from pof.elastic.batch_statistics import (
     check_batches,
     estimated,
     norm_layers,
+    unknown_norms,
     write_statistics,
 )
 from pof.elastic.live_weight import REFRESH, LiveWeight
@@ -162,6 +163,14 @@ class LiveModel:
         check_batches(batches)
         data = batches if isinstance(batches, Sequence) else list(batches)
         layers = norm_layers(self._model)
+        if frozen := unknown_norms(self._model):
+            more = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
+            warnings.warn(
+                f"{frozen[0]}{more} keep statistics but are no BatchNorm of torch's, and stay as they are: "
+                "put nn.BatchNorm in their place to calibrate them",
+                UserWarning,
+                stacklevel=3,
+            )
         state = estimated(self._model, data)
         if not any(map(any, self._counts_now)):
             self._warn_of_zeros(layers)
