@@ -7,6 +7,7 @@
 
 import argparse
 import json
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -39,10 +40,15 @@ def main() -> None:
         if "operations" in options.parts and not refused:
             _try(subject, update)  # last, as it changes the weights of what was timed
     subject.found |= {
-        "warnings": sorted({str(warning.message) for warning in given if _is_of_pof(warning)}),
+        "warnings": sorted({_without_folders(str(warning.message)) for warning in given if _is_of_pof(warning)}),
         "seconds": round(time.perf_counter() - start, 1),
     }
     options.file.write_text(json.dumps(subject.found))
+
+
+def _without_folders(message: str) -> str:
+    """A message that names files without the folders of this machine."""
+    return re.sub(r"'[^']*/([^'/]+)'", r"'\1'", message)
 
 
 def _is_of_pof(warning: warnings.WarningMessage) -> bool:

@@ -57,7 +57,7 @@ def test_the_command_line_helps_and_inspects() -> None:
 ARGUMENTS = {
     "demo": [], "train": [RECIPE], "eval": [SHIPPED], "sweep": [SHIPPED], "choose": [SHIPPED, "--at-least", "0.9"],
     "pack": [SHIPPED, "out.pof"], "unpack": [SHIPPED, "out.pth"], "compile": [SHIPPED], "export": [SHIPPED, "out.pth"],
-    "report": [SHIPPED],
+    "report": [SHIPPED], "fit": [SHIPPED, "--images", ".", "--out", "out.pof"],
 }  # fmt: skip
 
 

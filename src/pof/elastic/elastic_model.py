@@ -23,6 +23,7 @@ from pof.planning.pruning_plan import Plan, plan
 from pof.planning.wrappers import unwrap
 from pof.ranking.sparsity import check_sparsity
 from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State, pruned_state, recovered_state
+from pof.sphere.compiler_guard import uncompiled
 
 if TYPE_CHECKING:
     from pof.elastic.state_search import ChosenState
@@ -267,6 +268,7 @@ class Elastic:
                 return states[:count]
         return states[:1]
 
+    @uncompiled
     def _warn_of_state(self) -> None:
         """Warn if the state is not what the user may think: not as sparse as asked for, or dead."""
         if missing := self._live.missing_zeros():
@@ -274,7 +276,7 @@ class Elastic:
                 f"{self.state}, {missing:,} weights fewer than asked for are pruned, as each layer keeps one: "
                 "elastic.sparsity counts the zeros",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         self._paths.warn_if_dead(self.state, min(w.entry.weights - w.counts[0] for w in self._live.weights))
 

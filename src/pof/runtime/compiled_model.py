@@ -5,7 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -84,6 +84,8 @@ class CompiledModel:
             raise PofError(f"model is a {type(model).__name__}: pass a torch.nn.Module; pof.load fills one from a file")
         self._model = unwrap(model)
         refuse_training(self._model)
+        self._orders: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        """For calls by name, what goes where."""
         self._example = self._listed((), example) if isinstance(example, Mapping) else _tuple_of(example)
         self._threads = torch.get_num_threads() if threads is None else check_whole(threads, "threads", "how many")
         self._lock = threading.RLock()
@@ -165,7 +167,19 @@ class CompiledModel:
         raise PofError("a compiled model cannot be copied or pickled: copy the model, and compile the copy")
 
     def _listed(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All inputs by position, including the named ones; those left out in between have their defaults."""
+        """All inputs by position, including the named ones; those left out in between have their defaults.
+
+        Reading the signature takes longer than a small model, so the order is kept for each set of names.
+        """
+        call = (len(inputs), *named)
+        if call not in self._orders:
+            places = {name: _Given(name) for name in named}
+            self._orders[call] = self._ordered([_Given(number) for number in range(len(inputs))], places)
+        given: dict[Any, Any] = {**dict(enumerate(inputs)), **named}
+        return tuple(given[each.key] if type(each) is _Given else each for each in self._orders[call])
+
+    def _ordered(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values of a call in the order of the signature, with defaults for those left out in between."""
         parameters = inspect.signature(self._model.forward).parameters
         try:
             given = inspect.signature(self._model.forward).bind(*inputs, **named).arguments
@@ -267,6 +281,12 @@ class CompiledModel:
         self._programs = {p: taken for p, taken in self._programs.items() if p in used}
         self._programs[program] = CompiledWeights.of(program, self._state)
         return program
+
+
+class _Given(NamedTuple):
+    """Stands for an input of a call, by its position or name."""
+
+    key: int | str
 
 
 def _tuple_of(example: Tensor | Sequence[Any]) -> tuple[Any, ...]:
