@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -23,7 +24,6 @@ from pof.planning.pruning_plan import Plan, plan
 from pof.planning.wrappers import unwrap
 from pof.ranking.sparsity import check_sparsity
 from pof.ranking.sparsity_state import DENSE, Magnitudes, Scope, State, pruned_state, recovered_state
-from pof.sphere.compiler_guard import uncompiled
 
 if TYPE_CHECKING:
     from pof.elastic.state_search import ChosenState
@@ -268,15 +268,16 @@ class Elastic:
                 return states[:count]
         return states[:1]
 
-    @uncompiled
     def _warn_of_state(self) -> None:
         """Warn if the state is not what the user may think: not as sparse as asked for, or dead."""
+        if torch.compiler.is_compiling():
+            return
         if missing := self._live.missing_zeros():
             warnings.warn(
                 f"{self.state}, {missing:,} weights fewer than asked for are pruned, as each layer keeps one: "
                 "elastic.sparsity counts the zeros",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         self._paths.warn_if_dead(self.state, min(w.entry.weights - w.counts[0] for w in self._live.weights))
 

@@ -69,7 +69,7 @@ class PathCheck:
                 f"{state}, the outputs are the same for every input, as no path of weights leads through {end!r}: "
                 "prune less, or exclude small layers",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
 
