@@ -17,8 +17,8 @@ from pof.elastic.held_zeros import hold_zeros
 from pof.elastic.layer_rows import LayerRow, LayerRows
 from pof.elastic.layer_sensitivity import SPARSITIES, LayerScores, Sensitivity, score_of
 from pof.elastic.live_model import LiveModel, forget_left_state, left_state
-from pof.elastic.live_paths import PathCheck
 from pof.errors import PofError
+from pof.planning.live_paths import PathCheck
 from pof.planning.name_globs import as_globs
 from pof.planning.pruning_plan import Plan, plan
 from pof.planning.wrappers import unwrap
@@ -279,7 +279,8 @@ class Elastic:
                 UserWarning,
                 stacklevel=3,
             )
-        self._paths.warn_if_dead(self.state, min(w.entry.weights - w.counts[0] for w in self._live.weights))
+        fewest = min(w.entry.weights - w.counts[0] for w in self._live.weights)
+        self._paths.warn_if_dead(self.state, fewest, callers=3)
 
     def _refuse_training(self) -> None:
         """Raise if BatchNorm is in training mode, where scoring changes its statistics and the scores are wrong."""

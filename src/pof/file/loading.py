@@ -9,7 +9,9 @@ from torch.nn.parameter import is_lazy
 
 from pof.errors import PofError, PofFileError
 from pof.file.pof_file import PofFile
+from pof.planning.live_paths import FEW, PathCheck
 from pof.planning.wrappers import unwrap
+from pof.ranking.shares import GLOBAL_FLOOR
 from pof.ranking.sparsity_state import State, asked_state
 
 
@@ -51,6 +53,12 @@ def load(
             UserWarning,
             stacklevel=2,
         )
+    # Counting takes time, so only layers that may be left with a few weights are counted, in either scope.
+    least = min(GLOBAL_FLOOR, 1 - state.sparsity)
+    weights = (found[tensor.name] for tensor in file.head.of_role("pruned"))
+    counts = [int(torch.count_nonzero(weight)) for weight in weights if least * weight.numel() <= FEW]
+    if counts:
+        PathCheck(unwrap(into)).warn_if_dead(state, min(counts), callers=2)
     return state
 
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,5 +122,18 @@ def test_looking_leaves_no_trace() -> None:
 
 
 def test_an_ordinary_network_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pof.elastic.live_paths._traced", lambda model: pytest.fail("it takes time"))
+    monkeypatch.setattr("pof.planning.live_paths._traced", lambda model: pytest.fail("it takes time"))
     pof.Elastic(cifar_resnet.resnet20()).prune(0.9)
+
+
+def test_loading_a_dead_network_warns_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, other = chain(), chain()
+    pof.save(model, tmp_path / "chain.pof")
+    with pytest.warns(UserWarning, match="pruned at 0.95, the outputs are the same") as caught:
+        pof.load(tmp_path / "chain.pof", into=other, sparsity=0.95)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pof.load(tmp_path / "chain.pof", into=other, sparsity=0.3)
+        pof.load(tmp_path / "chain.pof", into=other)

@@ -56,8 +56,11 @@ class PathCheck:
         self._was_traced = False
         self._told: set[State] = set()
 
-    def warn_if_dead(self, state: State, fewest: int) -> None:
-        """Warn if no path is left in the present `state`, in which the smallest layer keeps `fewest` weights."""
+    def warn_if_dead(self, state: State, fewest: int, callers: int) -> None:
+        """Warn if no path is left in the present `state`, in which the smallest layer keeps `fewest` weights.
+
+        The warning names the line that is so many `callers` above this one.
+        """
         if fewest > FEW or state == DENSE or state in self._told:
             return
         if not self._was_traced:
@@ -69,7 +72,7 @@ class PathCheck:
                 f"{state}, the outputs are the same for every input, as no path of weights leads through {end!r}: "
                 "prune less, or exclude small layers",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=1 + callers,
             )
 
 
