@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    networks = {"resnet18-shaped": imagenet_weights.resnet18_shaped(), "resnet50": imagenet_weights.resnet50()}
+    networks = {"resnet18-shaped": imagenet_weights.resnet18_shaped(), "resnet50": imagenet_weights.resnet50_tensors()}
     with tempfile.TemporaryDirectory() as folder:
         result = {
             "bench": "file_size",

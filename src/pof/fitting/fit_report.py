@@ -35,7 +35,8 @@ class FitReport:
     before: tuple[float, ...]
     """The distance of the outputs from those of the network as it came, at each sparsity, before the fit.
 
-    It is measured on inputs that the network was fitted to: on others it is larger.
+    It is measured on `held_out` inputs that the network was not fitted to. If that is 0, there were too few to set some
+    aside, and it is measured on inputs that the network was fitted to: on others it is larger.
     """
     after: tuple[float, ...]
     stages: tuple[FitStage, ...] = ()
@@ -46,6 +47,8 @@ class FitReport:
     not_refitted: Mapping[str, str] = field(default_factory=dict)
     """Weights that least squares left alone, and why."""
     advice: str = ""
+    held_out: int = 0
+    """How many of the inputs were set aside to measure with."""
     _model: nn.Module | None = field(default=None, repr=False)
     _original: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -55,7 +58,7 @@ class FitReport:
         lines = [f"fitted to {self.inputs:,} inputs, ranked with scope={self.scope!r}"]
         lines += [f"  {s.name}: {_duration(s.seconds)}{', ' + s.remark if s.remark else ''}" for s in self.stages]
         lines += [
-            "distance of the outputs, for some of these inputs, from those of the network as it came:",
+            f"distance of the outputs, for {self._measured_on()}, from those of the network as it came:",
             text_table(header, rows),
         ]
         if self.layers_after:
@@ -63,13 +66,16 @@ class FitReport:
             table = [(name, *(f"{error:.1%}" for error in self.layers_after[name])) for name in worst]
             lines += [
                 "the layers with the largest errors after least squares:",
-                text_table(("weight", *header[2:]), table),
+                text_table(("weight", *header[2 : len(table[0]) + 1]), table),
             ]
         if self.not_refitted:
             name, why = next(iter(self.not_refitted.items()))
             more = f" and {len(self.not_refitted) - 1} more" if len(self.not_refitted) > 1 else ""
             lines.append(f"not refitted: {name}{more} ({why})")
         return "\n".join([*lines, self.advice] if self.advice else lines)
+
+    def _measured_on(self) -> str:
+        return f"{self.held_out} more inputs" if self.held_out else "some of these inputs"
 
     @torch.no_grad()
     def undo(self) -> None:
@@ -123,6 +129,7 @@ def as_record(report: FitReport) -> dict[str, Any]:
     """The figures of a report as plain data."""
     return {
         "inputs": report.inputs,
+        "held_out": report.held_out,
         "scope": report.scope,
         "sparsities": list(report.sparsities),
         "before": list(report.before),

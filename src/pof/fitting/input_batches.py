@@ -1,6 +1,7 @@
-"""Batches of inputs: how many inputs one has, and the first few of all."""
+"""Batches of inputs: how many inputs one has, the first few of all, and those that come after them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from torch import Tensor
@@ -35,3 +36,18 @@ def first_inputs(batches: Iterable[Any], most: int) -> tuple[list[Any], int]:
 def _shortened(batch: Any, size: int, wanted: int) -> Any:
     """The batch with its first `wanted` inputs, if all its tensors have `size` of them."""
     return pytree.tree_map(lambda v: v[:wanted] if isinstance(v, Tensor) and v.dim() and len(v) == size else v, batch)
+
+
+class LaterBatches:
+    """All but the first `skipped` of `batches`, which are read anew by each iteration."""
+
+    def __init__(self, batches: Iterable[Any], skipped: int) -> None:
+        self._batches, self._skipped = batches, skipped
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self._batches, self._skipped, None)
+
+
+def later_batches(batches: Iterable[Any], skipped: int) -> Iterable[Any]:
+    """All but the first `skipped` of `batches`; a list or tuple stays one."""
+    return batches[skipped:] if isinstance(batches, (list, tuple)) else LaterBatches(batches, skipped)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pof.elastic.batch_statistics import run_batch
 from pof.elastic.pruned_pass import PrunedPass
 from pof.elastic.second_pass import gradients_are_finite, step_generator
+from pof.fitting.image_views import ImageViews
 from pof.fitting.output_distance import output_distance, output_tensors
 from pof.fitting.paired_norms import PairedNorms
 from pof.ranking.sparsity_state import Scope
@@ -71,10 +72,13 @@ def distil(
     optimizer = torch.optim.SGD([{"params": [p], "lr": 0.0} for p in trained], momentum=0.9, nesterov=True)
     sizes, slopes = [max(_size(p), LEAST_SIZE) for p in trained], [0.0] * len(trained)
     half = _half_precision_is_faster(model, next(iter(batches)))
+    views = ImageViews(lambda batch: _works(teacher, batch))
     began, step, stream = time.monotonic(), 0, _endless(batches)
     try:
         while (over := (time.monotonic() - began) / max(seconds, 1e-9)) < 1.0:
-            batch, where = next(stream), float(torch.rand((), generator=step_generator(0, step)))
+            generator = step_generator(0, step)
+            where = float(torch.rand((), generator=generator))
+            batch = views.of(next(stream), generator)
             sparsity = chosen.high - (chosen.high - chosen.low) * where**chosen.skew
             optimizer.zero_grad(set_to_none=True)
             with norms.watching(), torch.no_grad(), _autocast(model, half):
@@ -100,6 +104,16 @@ def distil(
             parameter.requires_grad_(before)
             parameter.grad = None
     return step
+
+
+@torch.no_grad()
+def _works(network: nn.Module, batch: Any) -> bool:
+    """Whether the network takes a batch of that size."""
+    try:
+        run_batch(network, batch)
+    except Exception:  # whatever a network raises for images that are not of its size
+        return False
+    return True
 
 
 def _endless(batches: Iterable[Any]) -> Iterator[Any]:

@@ -1,6 +1,6 @@
 """How far the outputs of a network are from those of its teacher, whatever the network returns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,16 @@ def output_distance(found: Any, wanted: Any) -> Tensor:
         raise PofError(f"the model returns a {type(wanted).__name__} without floating-point tensors to compare")
     parts = [_distance(name, mine, theirs[name]) for name, mine in ours.items() if name in theirs]
     return torch.stack(parts).mean()
+
+
+def blind_distance(wanted: Sequence[Any]) -> float:
+    """The distance of a network that gives the mean output of a batch for every input of it."""
+    found = [output_tensors(each) for each in wanted]
+    parts = []
+    for outputs in found:
+        means = {name: tensor.mean(0, keepdim=True).expand_as(tensor) for name, tensor in outputs.items()}
+        parts.append(float(output_distance(means, outputs)))
+    return sum(parts) / len(parts)
 
 
 def _distance(name: str, found: Tensor, wanted: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from pof.planning.pruning_plan import Plan
 
 TRIED = 0.5
 """The sparsity at which the scales are compared: far beyond it, all of them may fail."""
-SPARED = 3.0
-"""How much larger balanced depthwise rows become: a kernel of nine weights has none to spare."""
+WAYS = {"rows of equal size": 0.0, "rows of equal size, larger in small layers": 0.25}
+"""How much later layers of few weights are pruned, in each way of balancing."""
 SAME = 1e-3
 """How far balancing may change the outputs by rounding, as a distance."""
 
@@ -39,21 +39,19 @@ def balance_if_it_helps(
     best, name = score(TRIED), "magnitudes as they are"
     came = {key: tensor.clone() for key, tensor in tensors_of(model).items()}
     chosen = came
-    # Depthwise layers make the second way differ from the first.
-    ways = {"rows of equal size": 1.0, "rows of equal size, depthwise ones larger": SPARED}
-    for way, depthwise in list(ways.items())[: 1 + any(pair.is_depthwise for pair in pairs)]:
+    for way, spared in WAYS.items():
         _write(model, came)
-        _balance(plan, model, pairs, depthwise)
+        _balance(plan, model, pairs, spared)
         if _is_same(model, teacher, sample[0]) and (found := score(TRIED)) < best:
             best, name, chosen = found, way, {key: tensor.clone() for key, tensor in tensors_of(model).items()}
     _write(model, chosen)
     return name
 
 
-def _balance(plan: Plan, model: nn.Module, pairs: Sequence[NormalisedLayer], depthwise: float) -> None:
+def _balance(plan: Plan, model: nn.Module, pairs: Sequence[NormalisedLayer], spared: float) -> None:
     balanced = {pair.layer.name for pair in pairs}
     others = [model.get_parameter(entry.name) for entry in plan if entry.name not in balanced]
-    factors = balancing_factors(pairs, others, depthwise)
+    factors = balancing_factors(pairs, others, spared)
     for pair in pairs:
         pair.scale_rows(factors[pair.layer.name])
 

@@ -1,5 +1,6 @@
 """Refitting all layers of a network by least squares, for every sparsity at once."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,19 +15,17 @@ from pof.ranking.cuts import find_cut, keep_mask
 from pof.ranking.shares import band_counts
 from pof.ranking.sparsity_state import Scope, pruned_state
 
-STATES = (0.5, 0.7, 0.8, 0.9)
-"""The sparsities that least squares looks at, beside the dense network."""
-HOPELESS = 0.02
-"""The error of a state counts in parts of what it was before, plus this share of the outputs.
+HOPELESS = 0.05
+"""The error of a state counts in parts of the square of what it was before, plus this share of the outputs.
 
 So a state that a layer cannot serve any more does not spoil the others, the dense one least of all.
 """
 DAMPING = 0.01
-ROUNDS, ITERATIONS = 3, 8
+ROUNDS, ITERATIONS = 6, 8
 """How often the masks are found anew from the refitted weights, and steps of conjugate gradients in between."""
 
 LayerErrors = dict[str, tuple[float, ...]]
-"""For each weight, the share of its outputs' squares that is off at each of `STATES`."""
+"""For each weight, the share of its outputs' squares that is off at each sparsity that was refitted."""
 
 
 @torch.no_grad()
@@ -36,13 +35,15 @@ def refit(
     layers: Sequence[RefittableLayer],
     batches: Iterable[Any],
     scope: Scope,
+    sparsities: Sequence[float],
     seconds: float,
     report: Callable[[str], None],
 ) -> tuple[LayerErrors, LayerErrors]:
     """Refit the weights of `layers` in place; return the errors before and after.
 
-    The inputs are those of the dense network. A refitted weight may be larger or smaller than its neighbours, so the
-    masks are found anew from the refitted weights, a few times, as long as that takes less than `seconds`.
+    Each of `sparsities` is served, and the dense network. The inputs are those of the dense network. A refitted weight
+    may be larger or smaller than its neighbours, so the masks are found anew from the refitted weights, a few times, as
+    long as that takes less than `seconds`. That may also go wrong, so the best round counts.
     """
     data, began = list(batches), time.monotonic()
     dense = {entry.name: model.get_parameter(entry.name).detach().clone() for entry in plan}
@@ -52,41 +53,57 @@ def refit(
     for wave in in_waves(layers):
         report("inputs of the layers")
         grams = {name: damped(gram, DAMPING) for name, gram in input_grams(model, wave, data).items()}
+        seen = [layer for layer in wave if layer.name in grams]
+        masks = _masks(plan, found, scope, sparsities)
+        errors = {layer.name: _errors(layer, dense, found, masks, grams) for layer in seen}
+        shares = {name: [(error + HOPELESS) ** -2 for error in each] for name, each in errors.items()}
+        before.update(errors)
+        best, least = dict(found), _total(errors, shares)
         for number in range(ROUNDS):
             if number and time.monotonic() - began > seconds:
                 break
-            masks = _masks(plan, found, scope)
-            for layer in wave:
-                if layer.name not in grams:
-                    continue
+            for layer in seen:
                 report(layer.name)
-                if number == 0:
-                    before[layer.name] = _errors(layer, dense, found, masks, grams)
-                kept = [torch.ones_like(dense[layer.name]), *masks[layer.name]]
                 solved = nested_least_squares(
                     layer.rows(dense[layer.name]).float(),
                     grams[layer.name],
-                    [layer.rows(mask) for mask in kept],
-                    [1.0 / (error + HOPELESS) for error in (0.0, *before[layer.name])],
+                    [layer.rows(mask) for mask in masks[layer.name]],
+                    shares[layer.name],
                     start=layer.rows(found[layer.name]).float(),
                     iterations=ITERATIONS,
                 )
                 found[layer.name] = layer.as_weight(solved).to(dense[layer.name].dtype).contiguous()
-        masks = _masks(plan, found, scope)
-        after.update((layer.name, _errors(layer, dense, found, masks, grams)) for layer in wave if layer.name in grams)
+            masks = _masks(plan, found, scope, sparsities)
+            now = {layer.name: _errors(layer, dense, found, masks, grams) for layer in seen}
+            if (total := _total(now, shares)) < least:
+                best, least, errors = dict(found), total, now
+        found = best
+        after.update(errors)
     for name, weight in found.items():
         if bool(torch.isfinite(weight).all()):
             model.get_parameter(name).copy_(weight)
-    return before, after
+    return _without_dense(before), _without_dense(after)
 
 
-def _masks(plan: Plan, weights: Mapping[str, Tensor], scope: Scope) -> dict[str, list[Tensor]]:
-    """For each weight its mask at each of `STATES`."""
+def _total(errors: LayerErrors, shares: Mapping[str, Sequence[float]]) -> float:
+    """What the errors of all layers and states count together; infinite if one is not a number."""
+    total = sum(c * error for name, each in errors.items() for c, error in zip(shares[name], each, strict=True))
+    return total if math.isfinite(total) else math.inf
+
+
+def _without_dense(errors: LayerErrors) -> LayerErrors:
+    return {name: each[1:] for name, each in errors.items()}
+
+
+def _masks(
+    plan: Plan, weights: Mapping[str, Tensor], scope: Scope, sparsities: Sequence[float]
+) -> dict[str, list[Tensor]]:
+    """For each weight its mask in the dense network, where all are kept, and at each of `sparsities`."""
     values = [weights[entry.name] for entry in plan]
     keys = values if scope == "global" else None
-    counts = [band_counts([entry.size for entry in plan], keys, pruned_state(sparsity)) for sparsity in STATES]
+    counts = [band_counts([entry.size for entry in plan], keys, pruned_state(sparsity)) for sparsity in sparsities]
     return {
-        entry.name: [keep_mask(value, find_cut(value, each[i][1])) for each in counts]
+        entry.name: [torch.ones_like(value), *(keep_mask(value, find_cut(value, each[i][1])) for each in counts)]
         for i, (entry, value) in enumerate(zip(plan, values, strict=True))
     }
 

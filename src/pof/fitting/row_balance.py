@@ -16,7 +16,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pof.elastic.batch_statistics import run_batch
 from pof.fitting.layer_inputs import RefittableLayer
-from pof.planning.layer_kinds import CONVOLUTIONS
 
 
 @dataclass(frozen=True)
@@ -25,11 +24,6 @@ class NormalisedLayer:
 
     layer: RefittableLayer
     norm: Any
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether each output is computed from one channel."""
-        return isinstance(self.layer.module, CONVOLUTIONS) and self.layer.weight.shape[1] == 1
 
     @torch.no_grad()
     def scale_rows(self, factors: Tensor) -> None:
@@ -77,21 +71,26 @@ def normalised_layers(model: nn.Module, layers: Iterable[RefittableLayer], batch
 
 
 def balancing_factors(
-    pairs: Sequence[NormalisedLayer], others: Sequence[Tensor], depthwise: float = 1.0
+    pairs: Sequence[NormalisedLayer], others: Sequence[Tensor], spared: float = 0.0
 ) -> Mapping[str, Tensor]:
     """The factor of each row, by the name of its weight.
 
+    A row gets the root mean square of the weights that cannot be rescaled, times (N / n) ** spared: n is the number of
+    weights in its layer, N the mean number in the layers that cannot be rescaled. With `spared` above 0 small layers
+    are pruned later. The fewer weights a layer has, the larger the share of its outputs that each one accounts for.
+
     Args:
         pairs: the layers to balance.
-        others: the weights that cannot be rescaled; their root mean square is what the rows get.
-        depthwise: how much larger the rows of depthwise layers become, so that they are pruned later.
+        others: the weights that cannot be rescaled; those of the pairs themselves if there are none.
+        spared: how much later layers of few weights are pruned; 0 for all alike.
     """
     weights = others or [pair.layer.weight for pair in pairs]
-    squares = sum(float(w.detach().double().square().sum()) for w in weights)
-    common = (squares / sum(w.numel() for w in weights)) ** 0.5
+    count = sum(w.numel() for w in weights)
+    common = (sum(float(w.detach().double().square().sum()) for w in weights) / count) ** 0.5
     found = {}
     for pair in pairs:
-        rows = pair.layer.weight.detach().double().flatten(1).square().mean(1).sqrt()
-        wanted = common * (depthwise if pair.is_depthwise else 1.0)
+        weight = pair.layer.weight.detach().double()
+        rows = weight.flatten(1).square().mean(1).sqrt()
+        wanted = common * (count / len(weights) / weight.numel()) ** spared
         found[pair.layer.name] = torch.where(rows > 0, wanted / rows.clamp(min=1e-30), torch.ones_like(rows))
     return found
