@@ -67,6 +67,11 @@ class PrunedPass:
         """Whether a block is open."""
         self._plan(model)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the weights that are pruned."""
+        return [weight.entry.name for weight in self._weights]
+
     def check_reach(self, sparsity: float) -> None:
         """Raise now, rather than when a schedule gets there, if the scope cannot reach `sparsity`."""
         if self._scope == "global":
