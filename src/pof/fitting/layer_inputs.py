@@ -130,7 +130,9 @@ def _watching(
         def look(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             x = args[0] if args else next(iter(kwargs.values()))
             columns = layer.columns(x.detach(), generator).float()
-            product = columns @ columns.transpose(1, 2)
+            # The network may run in half precision, but sums of products need more.
+            with torch.autocast(columns.device.type, enabled=False):
+                product = columns @ columns.transpose(1, 2)
             grams[layer.name] = product if layer.name not in grams else grams[layer.name].add_(product)
 
         return look

@@ -67,8 +67,11 @@ def nested_least_squares(
     return torch.where(torch.stack(masks).amax(0) > 0, found, weights if start is None else start)
 
 
-def relative_error(found: Tensor, weights: Tensor, gram: Tensor) -> float:
-    """The squared error of the outputs with `found` instead of `weights`, as a share of the outputs' squares."""
-    off = found - weights
+def relative_errors(states: Sequence[Tensor], weights: Tensor, gram: Tensor) -> tuple[float, ...]:
+    """The squared errors of the outputs with `states` instead of `weights`, as shares of the outputs' squares."""
     total = float(((weights @ gram) * weights).sum())
-    return float(((off @ gram) * off).sum()) / total if total > 0 else 0.0
+    found = []
+    for state in states:
+        off = state - weights
+        found.append(float(((off @ gram) * off).sum()) / total if total > 0 else 0.0)
+    return tuple(found)

@@ -1,7 +1,8 @@
 """Nested distillation: the network as it came teaches the fitted one at every sparsity, on a few inputs.
 
 Each step runs the batch at pruned weights, with a sparsity drawn from [low, high], and in a share of the steps at dense
-ones. Both learn from the teacher's outputs, never from labels. BatchNorm runs with paired statistics (`paired_norms`).
+ones. Both learn from the outputs of the teacher and of its blocks (`block_outputs`), never from labels. BatchNorm runs
+with paired statistics (`paired_norms`).
 """
 
 import math
@@ -17,16 +18,13 @@ from torch import Tensor, nn
 from pof.elastic.batch_statistics import run_batch
 from pof.elastic.pruned_pass import PrunedPass
 from pof.elastic.second_pass import gradients_are_finite, step_generator
+from pof.fitting.block_outputs import BlockOutputs
+from pof.fitting.half_precision import autocast
 from pof.fitting.image_views import ImageViews
-from pof.fitting.output_distance import output_distance, output_tensors
+from pof.fitting.output_distance import EASE, output_distance
 from pof.fitting.paired_norms import PairedNorms
 from pof.ranking.sparsity_state import Scope
 
-FASTER = 0.8
-"""Half precision is used if it takes less than this share of the time."""
-
-EASE = 0.05
-"""Distances well below this count as they are."""
 SMOOTH = 0.9
 """How slowly the size of a tensor's gradients, which its steps are divided by, may fall."""
 LEAST_SIZE = 1e-3
@@ -47,6 +45,8 @@ class DistillationSettings:
     """The size of a step without momentum, in parts of each tensor's own size."""
     clean: float = 0.34
     """The share of the steps that have a dense pass too."""
+    blocks: float = 3.0
+    """What the distances of the blocks count, beside that of the outputs."""
 
 
 def distil(
@@ -59,9 +59,10 @@ def distil(
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
     settings: DistillationSettings | None = None,
+    half: bool = False,
     report: Report | None = None,
 ) -> int:
-    """Train `model` for `seconds`; return the number of steps. Its statistics are those of before."""
+    """Train `model` for `seconds`, in bfloat16 if `half`; return the number of steps. Its statistics stay."""
     chosen = settings or DistillationSettings()
     norms, passes = PairedNorms(model, teacher), _quiet_pass(model, scope, include, exclude)
     trained = [p for p in model.parameters() if p.is_floating_point() and p.numel()]
@@ -71,8 +72,15 @@ def distil(
     # One scale per tensor, not per weight as in Adam: the small weights of a layer must not move as far as the large.
     optimizer = torch.optim.SGD([{"params": [p], "lr": 0.0} for p in trained], momentum=0.9, nesterov=True)
     sizes, slopes = [max(_size(p), LEAST_SIZE) for p in trained], [0.0] * len(trained)
-    half = _half_precision_is_faster(model, next(iter(batches)))
-    views = ImageViews(lambda batch: _works(teacher, batch))
+    views, blocks = ImageViews(lambda batch: _works(teacher, batch)), BlockOutputs(model, teacher, passes.names)
+
+    def learn(batch: Any, lesson: Any) -> float:
+        """Add the gradients of one pass; return the distance of the outputs."""
+        with blocks.of_model(), autocast(model, half):
+            distance, inner = output_distance(run_batch(model, batch), lesson), blocks.distance()
+        (_eased(distance) if inner is None else _eased(distance) + chosen.blocks * _eased(inner)).backward()
+        return float(distance.detach())
+
     began, step, stream = time.monotonic(), 0, _endless(batches)
     try:
         while (over := (time.monotonic() - began) / max(seconds, 1e-9)) < 1.0:
@@ -81,14 +89,13 @@ def distil(
             batch = views.of(next(stream), generator)
             sparsity = chosen.high - (chosen.high - chosen.low) * where**chosen.skew
             optimizer.zero_grad(set_to_none=True)
-            with norms.watching(), torch.no_grad(), _autocast(model, half):
+            with norms.watching(), blocks.of_teacher(), torch.no_grad(), autocast(model, half):
                 lesson = run_batch(teacher, batch)
             if int((step + 1) * chosen.clean) > int(step * chosen.clean):
                 with norms.paired():
-                    _eased(_distance(model, batch, lesson, half)).backward()
+                    learn(batch, lesson)
             with norms.paired(), passes.at(model, sparsity):
-                distance = _distance(model, batch, lesson, half)
-                _eased(distance).backward()
+                distance = learn(batch, lesson)
             if gradients_are_finite([p.grad for p in trained if p.grad is not None]):
                 rate = chosen.rate * min(1.0, (step + 1) / 10) * (0.5 + 0.5 * math.cos(math.pi * over))
                 for i, (group, parameter) in enumerate(zip(optimizer.param_groups, trained, strict=True)):
@@ -98,7 +105,7 @@ def distil(
                 optimizer.step()
             step += 1
             if report is not None:
-                report(over, float(distance.detach()))
+                report(over, distance)
     finally:
         for parameter, before in zip(trained, wanted, strict=True):
             parameter.requires_grad_(before)
@@ -142,29 +149,3 @@ def _size(values: Tensor) -> float:
 def _eased(distance: Tensor) -> Tensor:
     """The distance in parts of itself, so that a sparsity that cannot be served does not spoil the others."""
     return distance / (distance.detach() + EASE)
-
-
-def _distance(model: nn.Module, batch: Any, lesson: Any, half: bool) -> Tensor:
-    with _autocast(model, half):
-        return output_distance(run_batch(model, batch), lesson)
-
-
-def _autocast(model: nn.Module, half: bool) -> torch.autocast:
-    device = next((parameter.device.type for parameter in model.parameters()), "cpu")
-    return torch.autocast(device, torch.bfloat16, enabled=half)
-
-
-def _half_precision_is_faster(model: nn.Module, batch: Any) -> bool:
-    """Whether a pass in bfloat16 takes clearly less time here: some CPUs compute with it, others emulate it."""
-    if any(parameter.dtype is not torch.float32 for parameter in model.parameters()):
-        return False
-    times = {}
-    for half in (False, True, False, True):
-        began = time.monotonic()
-        with _autocast(model, half):
-            outputs = output_tensors(run_batch(model, batch))
-            total = sum((tensor.float().square().mean() for tensor in outputs.values()), torch.zeros(()))
-        total.backward()
-        # The second of each counts: the first may set things up.
-        times[half] = time.monotonic() - began
-    return times[True] < FASTER * times[False]

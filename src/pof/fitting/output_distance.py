@@ -11,6 +11,8 @@ from torch.utils import _pytree as pytree
 from pof.errors import PofError
 
 LOGITS, PLAIN = "logits", "output"
+EASE = 0.05
+"""Distances well below this count as they are; others in parts of what they were."""
 
 
 def output_distance(found: Any, wanted: Any) -> Tensor:
@@ -35,6 +37,11 @@ def blind_distance(wanted: Sequence[Any]) -> float:
         means = {name: tensor.mean(0, keepdim=True).expand_as(tensor) for name, tensor in outputs.items()}
         parts.append(float(output_distance(means, outputs)))
     return sum(parts) / len(parts)
+
+
+def together(distances: Sequence[float], before: Sequence[float]) -> float:
+    """The sum of distances of several states, each in parts of what it was, so that no state drowns the others."""
+    return sum(new / (old + EASE) for new, old in zip(distances, before, strict=True))
 
 
 def _distance(name: str, found: Tensor, wanted: Tensor) -> Tensor:

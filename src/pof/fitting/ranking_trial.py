@@ -13,8 +13,8 @@ from pof.fitting.output_distance import output_distance
 from pof.fitting.row_balance import NormalisedLayer, balancing_factors, normalised_layers
 from pof.planning.pruning_plan import Plan
 
-TRIED = 0.5
-"""The sparsity at which the scales are compared: far beyond it, all of them may fail."""
+CLEARLY = 1.1
+"""Another scale is taken if it keeps so many times as much of what the outputs tell."""
 WAYS = {"rows of equal size": 0.0, "rows of equal size, larger in small layers": 0.25}
 """How much later layers of few weights are pruned, in each way of balancing."""
 SAME = 1e-3
@@ -27,22 +27,23 @@ def balance_if_it_helps(
     plan: Plan,
     layers: Sequence[RefittableLayer],
     sample: Sequence[Any],
-    score: Callable[[float], float],
+    known: float,
+    score: Callable[[], float],
 ) -> str:
-    """Balance the rows of `model` in place if the outputs at `TRIED` are then nearer; say what was done.
+    """Balance the rows of `model` in place if its outputs then tell clearly more; return how, or "" if not.
 
-    `score` returns the distance of the outputs of `model` at a sparsity.
+    `score` returns how much the outputs of `model` tell at some sparsities; `known` is that of the model as it is.
     """
     pairs = normalised_layers(model, layers, sample[0])
     if not pairs:
-        return "magnitudes as they are: no layer has BatchNorm behind it"
-    best, name = score(TRIED), "magnitudes as they are"
+        return ""
+    best, name = CLEARLY * known, ""
     came = {key: tensor.clone() for key, tensor in tensors_of(model).items()}
     chosen = came
     for way, spared in WAYS.items():
         _write(model, came)
         _balance(plan, model, pairs, spared)
-        if _is_same(model, teacher, sample[0]) and (found := score(TRIED)) < best:
+        if _is_same(model, teacher, sample[0]) and (found := score()) > best:
             best, name, chosen = found, way, {key: tensor.clone() for key, tensor in tensors_of(model).items()}
     _write(model, chosen)
     return name

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pof.fitting.half_precision import autocast
 from pof.fitting.layer_inputs import RefittableLayer, in_waves, input_grams
-from pof.fitting.least_squares import damped, nested_least_squares, relative_error
+from pof.fitting.least_squares import damped, nested_least_squares, relative_errors
 from pof.planning.pruning_plan import Plan
 from pof.ranking.cuts import find_cut, keep_mask
-from pof.ranking.shares import band_counts
-from pof.ranking.sparsity_state import Scope, pruned_state
+from pof.ranking.shares import GlobalRanking, share_alike
+from pof.ranking.sparsity_state import Scope
 
 HOPELESS = 0.05
 """The error of a state counts in parts of the square of what it was before, plus this share of the outputs.
@@ -23,6 +24,8 @@ So a state that a layer cannot serve any more does not spoil the others, the den
 DAMPING = 0.01
 ROUNDS, ITERATIONS = 6, 8
 """How often the masks are found anew from the refitted weights, and steps of conjugate gradients in between."""
+FEWEST = 3
+"""The steps that are worth a round; the first round has so many even if there is no time for them."""
 
 LayerErrors = dict[str, tuple[float, ...]]
 """For each weight, the share of its outputs' squares that is off at each sparsity that was refitted."""
@@ -38,29 +41,40 @@ def refit(
     sparsities: Sequence[float],
     seconds: float,
     report: Callable[[str], None],
+    half: bool = False,
 ) -> tuple[LayerErrors, LayerErrors]:
     """Refit the weights of `layers` in place; return the errors before and after.
 
-    Each of `sparsities` is served, and the dense network. The inputs are those of the dense network. A refitted weight
-    may be larger or smaller than its neighbours, so the masks are found anew from the refitted weights, a few times, as
-    long as that takes less than `seconds`. That may also go wrong, so the best round counts.
+    Each of `sparsities` is served, and the dense network. The inputs are those of the dense network, which runs in
+    bfloat16 if `half`. A refitted weight may be larger or smaller than its neighbours, so the masks are found anew from
+    the refitted weights, a few times, as long as that takes less than `seconds`. That may also go wrong, so the best
+    round counts.
     """
-    data, began = list(batches), time.monotonic()
+    data, end = list(batches), time.monotonic() + seconds
     dense = {entry.name: model.get_parameter(entry.name).detach().clone() for entry in plan}
     found = {name: weight.clone() for name, weight in dense.items()}
     before: LayerErrors = {}
     after: LayerErrors = {}
-    for wave in in_waves(layers):
+    waves = list(in_waves(layers))
+    for place, wave in enumerate(waves):
         report("inputs of the layers")
-        grams = {name: damped(gram, DAMPING) for name, gram in input_grams(model, wave, data).items()}
+        with autocast(model, half):
+            products = input_grams(model, wave, data)
+        grams = {name: damped(gram, DAMPING) for name, gram in products.items()}
         seen = [layer for layer in wave if layer.name in grams]
         masks = _masks(plan, found, scope, sparsities)
+        began = time.monotonic()
         errors = {layer.name: _errors(layer, dense, found, masks, grams) for layer in seen}
+        # What a step of conjugate gradients takes: it computes the same products.
+        unit = max(time.monotonic() - began, 1e-6)
         shares = {name: [(error + HOPELESS) ** -2 for error in each] for name, each in errors.items()}
         before.update(errors)
         best, least = dict(found), _total(errors, shares)
         for number in range(ROUNDS):
-            if number and time.monotonic() - began > seconds:
+            left = (end - time.monotonic()) / (len(waves) - place)
+            # A round also computes where it begins, and its errors.
+            iterations = min(ITERATIONS, int(left / unit) - 2)
+            if number and iterations < FEWEST:
                 break
             for layer in seen:
                 report(layer.name)
@@ -70,7 +84,7 @@ def refit(
                     [layer.rows(mask) for mask in masks[layer.name]],
                     shares[layer.name],
                     start=layer.rows(found[layer.name]).float(),
-                    iterations=ITERATIONS,
+                    iterations=max(FEWEST, iterations),
                 )
                 found[layer.name] = layer.as_weight(solved).to(dense[layer.name].dtype).contiguous()
             masks = _masks(plan, found, scope, sparsities)
@@ -100,10 +114,13 @@ def _masks(
 ) -> dict[str, list[Tensor]]:
     """For each weight its mask in the dense network, where all are kept, and at each of `sparsities`."""
     values = [weights[entry.name] for entry in plan]
-    keys = values if scope == "global" else None
-    counts = [band_counts([entry.size for entry in plan], keys, pruned_state(sparsity)) for sparsity in sparsities]
+    if scope == "global":
+        ranking = GlobalRanking(values, many=True)
+        counts = [ranking.counts(sparsity) for sparsity in sparsities]
+    else:
+        counts = [share_alike([entry.size for entry in plan], sparsity) for sparsity in sparsities]
     return {
-        entry.name: [torch.ones_like(value), *(keep_mask(value, find_cut(value, each[i][1])) for each in counts)]
+        entry.name: [torch.ones_like(value), *(keep_mask(value, find_cut(value, each[i])) for each in counts)]
         for i, (entry, value) in enumerate(zip(plan, values, strict=True))
     }
 
@@ -116,5 +133,5 @@ def _errors(
     grams: Mapping[str, Tensor],
 ) -> tuple[float, ...]:
     wanted = layer.rows(dense[layer.name]).float()
-    states = (layer.rows(found[layer.name] * mask).float() for mask in masks[layer.name])
-    return tuple(relative_error(state, wanted, grams[layer.name]) for state in states)
+    states = [layer.rows(found[layer.name] * mask).float() for mask in masks[layer.name]]
+    return relative_errors(states, wanted, grams[layer.name])

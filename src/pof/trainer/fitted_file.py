@@ -8,7 +8,8 @@ from pof.elastic.model_saving import save
 from pof.errors import PofError
 from pof.file.header import StoredValues
 from pof.fitting.fit_report import FitReport
-from pof.fitting.pretrained_fit import Progress, fit
+from pof.fitting.fitting_run import Progress
+from pof.fitting.pretrained_fit import fit
 from pof.trainer.trained import load_at
 
 CHECKPOINT = ".fit"

@@ -43,9 +43,12 @@ def _difference(there: Any, here: Any, path: str = "") -> str:
 
 def origin_of(recipe: Recipe) -> dict[str, Any]:
     """Return what the run is made with: its recipe, versions and machine."""
+    return {"recipe": recipe.as_dict(), "recipe_hash": recipe.hash, **made_with()}
+
+
+def made_with() -> dict[str, Any]:
+    """Return the versions and the machine that something is made with."""
     return {
-        "recipe": recipe.as_dict(),
-        "recipe_hash": recipe.hash,
         "versions": {
             "pof": version("pof"),
             "commit": commit_of(Path(__file__).parents[3]),

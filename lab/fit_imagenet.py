@@ -1,0 +1,188 @@
+"""Fit a network with public ImageNet weights to unlabelled images, and test it at every size.
+
+The archive has the folders `calibrate`, to fit to, and `validate`, to test on;
+each image is named by its class. Settings are chosen with --held-out, which
+sets 200 of the images to fit to aside and never looks at `validate`.
+Everything runs in bfloat16 where that is faster, and the record says so.
+
+example: python -m lab.fit_imagenet resnet50 --images images.zip --minutes 60
+"""
+
+import argparse
+import json
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import prune as torch_prune
+
+import pof
+from lab.command_line import LAB, run_command
+from lab.pretrained_networks import NETWORKS, read_images
+from pof.elastic.batch_statistics import estimate_statistics, norm_layers, read_statistics, write_statistics
+from pof.elastic.live_model import LiveModel
+from pof.file.atomic_write import replacing
+from pof.fitting.fit_report import as_record
+from pof.fitting.half_precision import autocast, half_precision_is_faster
+from pof.ranking.sparsity_state import DENSE, pruned_state
+from pof.terminal.text_table import text_table
+from pof.trainer.run_origin import made_with
+
+SPARSITIES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+BANDS = ((0.3, 0.7), (0.5, 0.9))
+STATES = (DENSE, *(pruned_state(s) for s in SPARSITIES), *(pruned_state(high, low) for low, high in BANDS))
+CALIBRATED = 256
+"""How many images statistics are estimated from."""
+ASIDE = 200
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("network", choices=tuple(NETWORKS), help=", ".join(NETWORKS))
+    parser.add_argument("--images", metavar="ZIP", type=Path, required=True, help="the archive of images")
+    parser.add_argument("--weights", metavar="FILE", type=Path, help="weights of MobileNetV2 (.safetensors)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="how long the fit may take (60)")
+    parser.add_argument("--held-out", action="store_true", help="test on 200 images of `calibrate` instead")
+    parser.add_argument("--baselines", action="store_true", help="also test what needs no fit")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="the .pof file to write")
+    parser.add_argument("--record", metavar="FILE", type=Path, help="the record to write (lab/records/imagenet/...)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fit, test, write the record, print the table."""
+    network = NETWORKS[options.network]
+    model = network.build(options.weights).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    pixels, classes = read_images(options.images, "calibrate")
+    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(123))
+    inputs = network.inputs(pixels[order]).contiguous(memory_format=torch.channels_last)
+    if options.held_out:
+        inputs, tested, wanted = inputs[:-ASIDE], inputs[-ASIDE:], classes[order][-ASIDE:]
+    else:
+        pixels, wanted = read_images(options.images, "validate")
+        tested = network.inputs(pixels).contiguous(memory_format=torch.channels_last)
+    test = Tester(model, list(inputs.split(32)), tested, wanted)
+    rows: dict[str, Any] = {}
+    if options.baselines:
+        rows["torch.nn.utils.prune, global"] = test.by_torch()
+        rows["global magnitudes"] = test.states(None)
+        rows["global magnitudes, statistics replaced"] = test.states("replaced")
+        rows["global magnitudes, statistics in pairs"] = test.states("paired")
+    report = pof.fit(model, test.batches, minutes=options.minutes, progress=_show)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"\n{report}\npeak memory so far {peak:.2f} GiB", file=sys.stderr)
+    rows["fitted"] = test.states("paired")
+    found = {
+        "network": options.network,
+        "weights": network.source,
+        "minutes": options.minutes,
+        "fitted_to": len(inputs),
+        "tested_on": f"{len(tested)} images of {'calibrate, held out' if options.held_out else 'validate'}",
+        "bfloat16": test.half,
+        "statistics_from": CALIBRATED,
+        "states": [str(state) for state in STATES],
+        "top1": rows,
+        "peak_gib": round(peak, 2),
+        "fit": as_record(report),
+        **made_with(),
+    }
+    if options.out:
+        data = test.batches[: CALIBRATED // 32]
+        found["bytes"] = pof.save(model, options.out, scope="global", calibrate=data, states=(*SPARSITIES, *BANDS))
+    path = options.record or LAB / "records/imagenet" / f"{options.network}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(found, indent=1) + "\n")
+    print(text_table(("", *map(str, STATES)), [(name, *map(_figure, row)) for name, row in rows.items()]))
+    return 0
+
+
+class Tester:
+    """Top-1 accuracy of a model in any state, in percent."""
+
+    def __init__(self, model: nn.Module, batches: list[Tensor], tested: Tensor, wanted: Tensor) -> None:
+        self.model, self.batches = model, batches
+        self._tested, self._wanted = tested, wanted
+        self.half = half_precision_is_faster(model, batches[0])
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        """The accuracy of the model as it is."""
+        hits = 0
+        with autocast(self.model, self.half):
+            for images, classes in zip(self._tested.split(50), self._wanted.split(50), strict=True):
+                hits += int((self.model(images).argmax(1) == classes).sum())
+        return round(100 * hits / len(self._wanted), 2)
+
+    @torch.no_grad()
+    def states(self, statistics: str | None) -> list[float]:
+        """The accuracy in each of `STATES`, with statistics as they are (None), "replaced" or "paired"."""
+        live = LiveModel(self.model, pof.plan(self.model), "global", "raw")
+        data = self.batches[: CALIBRATED // 32]
+        with autocast(self.model, self.half):
+            dense = live.dense_estimate(data)
+        found = []
+        for state in STATES:
+            live.go(state)
+            with autocast(self.model, self.half):
+                if statistics == "paired":
+                    live.calibrate(data, dense)
+                elif statistics == "replaced" and state != DENSE:
+                    estimate_statistics(self.model, data)
+            found.append(self.accuracy())
+            _show("test", len(found) / len(STATES), f"{state}: {found[-1]}")
+        live.go(DENSE)
+        return found
+
+    def by_torch(self) -> list[float | None]:
+        """The accuracy after torch's own global magnitude pruning, of the same weights; it knows no bands."""
+        found: list[float | None] = []
+        layers = [(self.model.get_submodule(entry.name.rpartition(".")[0]), "weight") for entry in pof.plan(self.model)]
+        for state in STATES:
+            if state != DENSE and not state.is_pruned:
+                found.append(None)
+                continue
+            with _put_back(self.model):
+                if state != DENSE:
+                    torch_prune.global_unstructured(layers, torch_prune.L1Unstructured, amount=state.sparsity)
+                found.append(self.accuracy())
+                if state != DENSE:
+                    for module, name in layers:
+                        torch_prune.remove(module, name)
+        return found
+
+
+@contextmanager
+def _put_back(model: nn.Module) -> Iterator[None]:
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    norms = read_statistics(norm_layers(model))
+    try:
+        yield
+    finally:
+        model.load_state_dict(weights)
+        write_statistics(norm_layers(model), norms)
+
+
+def _show(stage: str, over: float, note: str) -> None:
+    print(f"\r{time.strftime('%H:%M:%S')} {stage} {over:.0%} {note:40.40}", end="", file=sys.stderr, flush=True)
+
+
+def _figure(value: Any) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run_command("fit_imagenet", __doc__, add_arguments, run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
