@@ -9,13 +9,13 @@ example: python -m lab.fit_imagenet resnet50 --images images.zip --minutes 60
 """
 
 import argparse
+import copy
 import json
 import resource
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from torch.nn.utils import prune as torch_prune
 import pof
 from lab.command_line import LAB, run_command
 from lab.pretrained_networks import NETWORKS, read_images
-from pof.elastic.batch_statistics import estimate_statistics, norm_layers, read_statistics, write_statistics
+from pof.elastic.batch_statistics import estimate_statistics
 from pof.elastic.live_model import LiveModel
 from pof.file.atomic_write import replacing
 from pof.fitting.fit_report import as_record
@@ -143,30 +143,21 @@ class Tester:
     def by_torch(self) -> list[float | None]:
         """The accuracy after torch's own global magnitude pruning, of the same weights; it knows no bands."""
         found: list[float | None] = []
-        layers = [(self.model.get_submodule(entry.name.rpartition(".")[0]), "weight") for entry in pof.plan(self.model)]
+        ours = self.model
         for state in STATES:
             if state != DENSE and not state.is_pruned:
                 found.append(None)
                 continue
-            with _put_back(self.model):
-                if state != DENSE:
-                    torch_prune.global_unstructured(layers, torch_prune.L1Unstructured, amount=state.sparsity)
-                found.append(self.accuracy())
-                if state != DENSE:
-                    for module, name in layers:
-                        torch_prune.remove(module, name)
+            # A copy: what it prunes is lost. It cannot prune weights that are stored channels last.
+            self.model = copy.deepcopy(ours).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+            layers = [
+                (self.model.get_submodule(entry.name.rpartition(".")[0]), "weight") for entry in pof.plan(self.model)
+            ]
+            if state != DENSE:
+                torch_prune.global_unstructured(layers, torch_prune.L1Unstructured, amount=state.sparsity)
+            found.append(self.accuracy())
+        self.model = ours
         return found
-
-
-@contextmanager
-def _put_back(model: nn.Module) -> Iterator[None]:
-    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    norms = read_statistics(norm_layers(model))
-    try:
-        yield
-    finally:
-        model.load_state_dict(weights)
-        write_statistics(norm_layers(model), norms)
 
 
 def _show(stage: str, over: float, note: str) -> None:
