@@ -157,7 +157,6 @@ def test_zeros_that_would_not_stay_zero_are_left_out(layer: nn.Module) -> None:
     [
         SamePadding(3, 4, 3),
         Scaled(5, 4),
-        Picky(5, 4),
         PlainProducts(8, 6),
         OwnNorm(8, 6),
         TwoParts(),
@@ -173,6 +172,36 @@ def test_zeros_that_would_not_stay_zero_are_left_out(layer: nn.Module) -> None:
 )
 def test_others_take_part(layer: nn.Module) -> None:
     assert computes_with_its_weight(layer)
+
+
+class Transformed(nn.Linear):
+    """What it computes with depends on a function that it is given."""
+
+    def __init__(self, transform: Callable[[Tensor], Tensor] | nn.Module | None) -> None:
+        super().__init__(8, 8)
+        self.transform = transform
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight if self.transform is None else self.transform(self.weight), self.bias)
+
+
+@pytest.mark.parametrize("transform", [lambda weight: weight - weight.mean(), nn.LayerNorm(8)])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_layers_of_one_class_that_differ(transform: Any, order: tuple[int, int]) -> None:
+    layers = (Transformed(None), Transformed(transform))
+    found = [computes_with_its_weight(layers[i]) for i in order]
+    assert found == [(True, False)[i] for i in order]
+
+
+def test_a_layer_that_cannot_be_tried_is_pruned_with_a_warning() -> None:
+    replaced = nn.Linear(4, 4)
+    replaced.forward = lambda x: F.linear(x, replaced.weight - 1.0)  # type: ignore[method-assign]
+    for layer in (Picky(4, 4), replaced):
+        assert computes_with_its_weight(layer) is None
+        model = nn.Sequential(nn.Linear(4, 4), layer)
+        with pytest.warns(UserWarning, match=r"1.weight: the layer's own forward cannot be tried alone"):
+            assert [entry.name for entry in pof.plan(model)] == ["0.weight", "1.weight"]
+        pof.plan(model, include="*")  # asked for, so nothing is said
 
 
 def test_looking_leaves_no_trace() -> None:

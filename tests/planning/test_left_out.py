@@ -136,3 +136,16 @@ def test_a_chain_of_tiny_layers_still_answers() -> None:
     elastic.prune(0.9)
     assert [row.weights - row.zeros for row in elastic.layers()] == [6, 2, 1]
     assert elastic.layers()[0].dead_rows >= 3
+
+
+def test_parts_of_a_layer_whose_weight_is_computed_are_told() -> None:
+    class WithPart(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(16, 16)
+            self.part = nn.Module()
+            self.part.own = nn.Parameter(torch.randn(16, 16))
+
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(WithPart()), nn.Linear(16, 16))
+    with pytest.warns(UserWarning, match="0.weight and 1 more are not pruned"):
+        found = dict(pof.plan(model).left_out)
+    assert set(found) == {"0.weight", "0.part.own"}

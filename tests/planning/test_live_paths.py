@@ -137,3 +137,34 @@ def test_loading_a_dead_network_warns_too(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         pof.load(tmp_path / "chain.pof", into=other, sparsity=0.3)
         pof.load(tmp_path / "chain.pof", into=other)
+
+
+def test_thin_layers_of_many_weights_are_followed_too() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(16)])
+    with pytest.warns(UserWarning, match="the outputs are the same for every input"):
+        pof.Elastic(model).prune(0.99)
+    with torch.no_grad():
+        assert float(model(torch.randn(8, 64)).std(0).max()) < 1e-6
+
+
+class Branching(nn.Module):
+    """A model whose graph cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3), nn.Linear(3, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = x if x.sum() > 1e9 else self.body(x)
+        return found
+
+
+def test_a_model_that_cannot_be_followed_says_so() -> None:
+    elastic = pof.Elastic(Branching())
+    with pytest.warns(UserWarning, match="this model cannot be followed"):
+        elastic.prune(0.9)
+    elastic.restore()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        elastic.prune(0.9)  # once is enough

@@ -18,7 +18,7 @@ from pof.elastic.layer_rows import LayerRow, LayerRows
 from pof.elastic.layer_sensitivity import SPARSITIES, LayerScores, Sensitivity, score_of
 from pof.elastic.live_model import LiveModel, forget_left_state, left_state
 from pof.errors import PofError
-from pof.planning.live_paths import PathCheck
+from pof.planning.live_paths import PathCheck, is_thin
 from pof.planning.name_globs import as_globs
 from pof.planning.pruning_plan import Plan, plan
 from pof.planning.wrappers import unwrap
@@ -279,8 +279,9 @@ class Elastic:
                 UserWarning,
                 stacklevel=3,
             )
-        fewest = min(w.entry.weights - w.counts[0] for w in self._live.weights)
-        self._paths.warn_if_dead(self.state, fewest, callers=3)
+        kept = ((w.entry.weights - w.counts[0], w.entry.shape[0]) for w in self._live.weights)
+        if thin := [count for count, rows in kept if is_thin(count, rows)]:
+            self._paths.warn_if_dead(self.state, min(thin), callers=3)
 
     def _refuse_training(self) -> None:
         """Raise if BatchNorm is in training mode, where scoring changes its statistics and the scores are wrong."""

@@ -9,7 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from pof.errors import PofError, PofFileError
 from pof.file.pof_file import PofFile
-from pof.planning.live_paths import FEW, PathCheck
+from pof.planning.live_paths import PathCheck, is_thin
 from pof.planning.wrappers import unwrap
 from pof.ranking.shares import GLOBAL_FLOOR
 from pof.ranking.sparsity_state import State, asked_state
@@ -56,9 +56,11 @@ def load(
     # Counting takes time, so only layers that may be left with a few weights are counted, in either scope.
     least = min(GLOBAL_FLOOR, 1 - state.sparsity)
     weights = (found[tensor.name] for tensor in file.head.of_role("pruned"))
-    counts = [int(torch.count_nonzero(weight)) for weight in weights if least * weight.numel() <= FEW]
-    if counts:
-        PathCheck(unwrap(into)).warn_if_dead(state, min(counts), callers=2)
+    # Only those are counted that could be thin: counting takes time.
+    small = (weight for weight in weights if weight.dim() and is_thin(int(least * weight.numel()), len(weight)))
+    counts = [(int(torch.count_nonzero(weight)), len(weight)) for weight in small]
+    if thin := [count for count, rows in counts if is_thin(count, rows)]:
+        PathCheck(unwrap(into)).warn_if_dead(state, min(thin), callers=2)
     return state
 
 

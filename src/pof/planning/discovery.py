@@ -30,16 +30,18 @@ LeftOut = tuple[str, str]
 """The name of a weight that is not pruned, and why."""
 
 
-def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftOut]]:
-    """The weights that could be pruned, and those that cannot, each with the reason.
+def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftOut], list[str]]:
+    """The weights that could be pruned, those that cannot, each with the reason, and the names of doubtful ones.
 
-    Each weight that could be pruned comes with whether it belongs to the first convolution.
+    Each weight that could be pruned comes with whether it belongs to the first convolution. Those of layers that cannot
+    be tried alone are doubtful: such a layer may compute with other weights than it stores.
     """
     embeddings = [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     first = next((module for module in model.modules() if _may_take_the_input(module)), None)
     found: dict[object, tuple[Entry, bool]] = {}
     memory = [(extent(module.weight), EMBEDDED) for module in embeddings]
     left_out = []
+    doubtful = []
     for path, module in model.named_modules(remove_duplicate=False):
         left_out += _never_pruned(path, module)
         kind = kind_of(module)
@@ -53,14 +55,15 @@ def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftO
                 found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
             elif not isinstance(weight, UninitializedParameter) and weight.numel() == 0:
                 left_out.append((name, EMPTY))
-            elif not computes_with_its_weight(module):
+            elif (uses_it := computes_with_its_weight(module)) is False:
                 left_out.append((name, f"{type(module).__name__} {OTHER_WEIGHTS}"))
             elif taken := [why for place, why in memory if overlap(place, extent(weight))]:
                 left_out.append((name, taken[0]))
             else:
                 found[key] = (_entry(name, module, weight, kind), module is first)
+                doubtful += [name] if uses_it is None else []
                 memory.append((extent(weight), f"it shares memory with {name}, in another shape, and follows it"))
-    return list(found.values()), [*left_out, *_unknown(model, found, left_out)]
+    return list(found.values()), [*left_out, *_unknown(model, found, left_out)], doubtful
 
 
 def _may_take_the_input(module: nn.Module) -> bool:
@@ -78,14 +81,16 @@ def _unknown(model: nn.Module, found: Mapping[object, tuple[Entry, bool]], left_
     parameters = dict(model.named_parameters(remove_duplicate=False))
     known = {*found, *(identity(parameters[name]) for name, _ in left_out if name in parameters)}
     # What a weight is computed from, such as the parameters of a parametrisation, is told with that weight.
-    computed = tuple(f"{name.rpartition('.')[0]}." for name, _ in left_out if name not in parameters)
+    owners = {name.rpartition(".")[0] for name, _ in left_out if name not in parameters}
     unknown = []
     for path, module in model.named_modules():
+        if path in owners or path.partition(".parametrizations")[0] in owners - {path}:
+            continue
         for attribute, weight in module._parameters.items():
             name = f"{path}.{attribute}" if path else attribute
             if weight is None or isinstance(weight, UninitializedParameter) or weight.dim() < 2:
                 continue
-            if weight.numel() <= least or identity(weight) in known or name.startswith(computed):
+            if weight.numel() <= least or identity(weight) in known:
                 continue
             unknown.append((name, _why_unknown(module, attribute)))
             known.add(identity(weight))

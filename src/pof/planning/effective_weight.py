@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 TOLERANCE = 1e-3
@@ -28,28 +29,45 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 SIZES = ("in_channels", "out_channels", "in_features", "out_features", "groups")
 """Numbers that do not change how a layer uses its weight."""
-_KNOWN: WeakKeyDictionary[type, dict[object, bool]] = WeakKeyDictionary()
-"""What was found for a class of layers, by its switches."""
+_KNOWN: WeakKeyDictionary[type, dict[object, bool | None]] = WeakKeyDictionary()
+"""What was found for a class of layers, by what makes two of them alike."""
 
 
-def computes_with_its_weight(module: nn.Module) -> bool:
+def computes_with_its_weight(module: nn.Module) -> bool | None:
     """Whether a convolution or linear layer multiplies its input by its `weight`, or by one with the same zeros.
 
-    Only classes that are not torch's own are tried, each once for each setting of its switches. One that
-    cannot be called alone passes.
+    Layers of torch's own do, and other kinds that pof knows. Classes derived from them are tried, and layers that are
+    alike in everything once. None means that a layer has a `forward` of its own and cannot be called alone, so nobody
+    knows.
     """
     kind = type(module)
+    if not isinstance(module, (nn.Linear, _ConvNd)):
+        return True
+    # A function put in place of `forward` is bound to this very layer; accelerate's only moves what goes in and out.
+    if "forward" in vars(module) and not hasattr(module, "_hf_hook"):
+        return None
     if kind.__module__.startswith("torch.nn.modules."):
         return True
+    key = _likeness(module)
+    if key is None:
+        return _keeps_zeros(module)
     known = _KNOWN.setdefault(kind, {})
-    switches = tuple(
-        (name, value)
-        for name, value in vars(module).items()
-        if isinstance(value, (bool, str, int, float)) and name not in SIZES
-    )
-    if switches not in known:
-        known[switches] = _keeps_zeros(module)
-    return known[switches]
+    if key not in known:
+        known[key] = _keeps_zeros(module)
+    return known[key]
+
+
+def _likeness(module: nn.Module) -> object:
+    """What two layers of a class must share to be alike; None if that cannot be told: for parts, functions, objects."""
+    found = []
+    for name, value in vars(module).items():
+        if name in nn.Module().__dict__ or name in SIZES:
+            continue
+        parts = value if isinstance(value, tuple) else (value,)
+        if not all(part is None or isinstance(part, (bool, str, int, float)) for part in parts):
+            return None
+        found.append((name, value))
+    return None if module._modules else tuple(found)
 
 
 class _Factors(TorchDispatchMode):
@@ -67,7 +85,7 @@ class _Factors(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _keeps_zeros(module: nn.Module) -> bool:
+def _keeps_zeros(module: nn.Module) -> bool | None:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or not weight.is_floating_point() or weight.is_meta or not weight.numel():
         return True
@@ -80,7 +98,7 @@ def _keeps_zeros(module: nn.Module) -> bool:
         with torch.random.fork_rng(devices=[]):
             return _Probe(module, draws, x).keeps_zeros(own)
     except Exception:  # a layer may want other inputs, or more of them
-        return True
+        return True if type(module).forward.__module__.startswith("torch.nn.modules.") else None
 
 
 class _Probe:

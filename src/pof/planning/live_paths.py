@@ -41,33 +41,48 @@ class Units(NamedTuple):
 
 NO_UNITS, LIVE = Units(torch.tensor(False)), Units(torch.tensor(True))
 FEW = 16
-"""A layer that keeps more weights than this hardly ever reads nothing but dead units, so it is not looked at."""
+"""A layer that keeps so few weights may well read nothing but dead units."""
+
+
+def is_thin(kept: int, rows: int) -> bool:
+    """Whether a layer keeps so few weights that no path may lead through it: a few, or less than one for each row."""
+    return kept <= max(FEW, rows)
 
 
 class PathCheck:
     """Warns once in each state of a model whose outputs no longer depend on its inputs.
 
-    Only models with a layer of a few weights are looked at, so that changing the state of others stays quick.
+    Only models with a thin layer are looked at, once in each state, so that changing the state stays quick.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._graph: fx.Graph | None = None
         self._was_traced = False
-        self._told: set[State] = set()
+        self._seen: set[State] = set()
 
     def warn_if_dead(self, state: State, fewest: int, callers: int) -> None:
-        """Warn if no path is left in the present `state`, in which the smallest layer keeps `fewest` weights.
+        """Warn if no path is left in the present `state`, in which the thinnest layer keeps `fewest` weights.
 
-        The warning names the line that is so many `callers` above this one.
+        If the model cannot be followed, and that layer keeps very few, the warning says so. It names the line that is
+        so many `callers` above this one.
         """
-        if fewest > FEW or state == DENSE or state in self._told:
+        if state == DENSE or state in self._seen:
             return
+        self._seen.add(state)
         if not self._was_traced:
             self._graph, self._was_traced = _traced(self._model), True
-        end = None if self._graph is None else dead_end(self._model, self._graph)
+        if self._graph is None:
+            if fewest <= FEW:
+                warnings.warn(
+                    f"{state}, a layer has {fewest} weights left, and this model cannot be followed: perhaps the outputs "
+                    "are the same for every input. Try it, prune less, or exclude small layers",
+                    UserWarning,
+                    stacklevel=1 + callers,
+                )
+            return
+        end = dead_end(self._model, self._graph)
         if end is not None:
-            self._told.add(state)
             warnings.warn(
                 f"{state}, the outputs are the same for every input, as no path of weights leads through {end!r}: "
                 "prune less, or exclude small layers",

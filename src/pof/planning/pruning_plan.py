@@ -94,7 +94,7 @@ def plan(
         raise PlanError(f"model is {kind}: pass a torch.nn.Module, such as pof.models.resnet20()")
     bare = unwrap(model)
     refuse_sharded(bare)
-    found, left_out = find_weights(bare)
+    found, left_out, doubtful = find_weights(bare)
     include, exclude = as_globs(include, "include"), as_globs(exclude, "exclude")
     known = [*(entry.names for entry, _ in found), *((name,) for name, _ in left_out)]
     refuse_unmatched(include, "include", known)
@@ -116,6 +116,14 @@ def plan(
         (name, reason), *others = worth_a_warning
         more = f" and {len(others)} more are" if others else " is"
         warnings.warn(f"{name}{more} not pruned: {reason}", UserWarning, stacklevel=_frames_to_user())
+    if not include and (unsure := [entry.name for entry in entries if entry.name in doubtful]):
+        more = f" and {len(unsure) - 1} more" if len(unsure) > 1 else ""
+        warnings.warn(
+            f"{unsure[0]}{more}: the layer's own forward cannot be tried alone. If it computes with other weights than "
+            "it stores, zeros do not stay zero: then exclude it",
+            UserWarning,
+            stacklevel=_frames_to_user(),
+        )
     for entry in entries:
         refuse_unprunable(entry.name, bare.get_parameter(entry.name))
     chosen = _with_sparsities(entries, left_out, {} if sparsities is None else sparsities)
