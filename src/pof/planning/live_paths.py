@@ -75,8 +75,8 @@ class PathCheck:
         if self._graph is None:
             if fewest <= FEW:
                 warnings.warn(
-                    f"{state}, a layer has {fewest} weights left, and this model cannot be followed: perhaps the outputs "
-                    "are the same for every input. Try it, prune less, or exclude small layers",
+                    f"{state}, a layer has {fewest} weights left, and this model cannot be followed: perhaps "
+                    "the outputs are the same for every input. Try it, prune less, or exclude small layers",
                     UserWarning,
                     stacklevel=1 + callers,
                 )
