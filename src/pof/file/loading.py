@@ -53,10 +53,9 @@ def load(
             UserWarning,
             stacklevel=2,
         )
-    # Counting takes time, so only layers that may be left with a few weights are counted, in either scope.
     least = min(GLOBAL_FLOOR, 1 - state.sparsity)
     weights = (found[tensor.name] for tensor in file.head.of_role("pruned"))
-    # Only those are counted that could be thin: counting takes time.
+    # Counting takes time, so only layers that may be thin are counted, in either scope.
     small = (weight for weight in weights if weight.dim() and is_thin(int(least * weight.numel()), len(weight)))
     counts = [(int(torch.count_nonzero(weight)), len(weight)) for weight in small]
     if thin := [count for count, rows in counts if is_thin(count, rows)]:

@@ -42,7 +42,7 @@ def fit(
         model: any module that `pof.plan` knows.
         batches: tensors, tuples that begin with the input, or dicts of inputs, in a list or another iterable. A
             DataLoader is read anew for each epoch, so it may augment; an iterator is read into memory.
-        minutes: the time to take. Two are enough for statistics and least squares; more buys training.
+        minutes: the time to take. About two are enough for statistics and least squares; more buys training.
         scope: as in `Elastic`; use the same one there and in `pof.save`.
         include: globs as in `pof.plan`.
         exclude: globs as in `pof.plan`.
