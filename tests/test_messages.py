@@ -4,8 +4,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import pof
-from pof.errors import LONGEST_REASON, first_line
+from pof.errors import LONGEST, LONGEST_REASON, first_line, shortened, warn
 
 SOURCES = sorted(Path(pof.__file__).parent.rglob("*.py"))
 MOST = 200
@@ -65,3 +67,21 @@ def test_first_lines() -> None:
     assert first_line(ValueError("one\ntwo")) == "one"
     assert first_line(ValueError()) == "ValueError"
     assert len(first_line(ValueError("long " * 100))) == LONGEST_REASON
+
+
+def test_long_messages_lose_their_middle() -> None:
+    long = f"sparsities={list(range(300))} must map names or globs to sparsities, such as {{'fc': 0.5}}"
+    for message in (str(pof.PofError(long)), shortened(long)):
+        assert len(message) == LONGEST
+        assert message.startswith("sparsities=[0, 1, 2")
+        assert message.endswith("such as {'fc': 0.5}")
+    assert str(pof.PofError("short")) == shortened("short") == "short"
+    assert str(pof.PofError()) == ""
+
+
+def test_warnings_are_short_and_name_the_users_line() -> None:
+    names = "a_module_with_a_long_name." * 12
+    with pytest.warns(UserWarning, match="exclude it") as caught:
+        warn(f"{names} is not pruned: exclude it")
+    assert len(str(caught[0].message)) <= LONGEST
+    assert caught[0].filename == __file__

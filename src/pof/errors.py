@@ -1,7 +1,34 @@
-"""The errors of pof: one root, so that `except pof.PofError` catches whatever a user's input can cause."""
+"""The errors of pof: one root, so that `except pof.PofError` catches whatever a user's input can cause.
 
+Errors and warnings are short: whatever a value or a name adds beyond that is cut out of the middle.
+"""
+
+import sys
+import warnings
+
+LONGEST = 200
+"""The most characters of an error or a warning."""
+LONGEST_END = 90
+"""How many of them are kept of the end, where the remedy is, if the middle is cut out."""
 LONGEST_REASON = 90
 """The most characters that a message quotes of another library's error; the rest is in the error's cause."""
+NOT_THE_USERS = ("pof.", "torch.", "contextlib")
+"""How the names of modules begin that a warning does not point to."""
+
+
+def shortened(message: str) -> str:
+    """The message, without its middle if it is too long."""
+    if len(message) <= LONGEST:
+        return message
+    return f"{message[: LONGEST - LONGEST_END - 5]} ... {message[-LONGEST_END:]}"
+
+
+def warn(message: str) -> None:
+    """Warn the user, at the line of theirs that called us."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(NOT_THE_USERS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(shortened(message), UserWarning, stacklevel=level)
 
 
 def first_line(error: object, most: int = LONGEST_REASON) -> str:
@@ -13,6 +40,9 @@ def first_line(error: object, most: int = LONGEST_REASON) -> str:
 
 class PofError(ValueError):
     """Something that the user asked for cannot be done; the message names the value, the bound and the remedy."""
+
+    def __init__(self, message: str = "", *more: object) -> None:
+        super().__init__(shortened(str(message)), *more)
 
 
 class PlanError(PofError):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import pof
 from pof.fitting.layer_inputs import refittable_layers
-from pof.fitting.row_balance import balancing_factors, normalised_layers
+from pof.fitting.row_balance import Balance, balancing_factors, normalised_layers
 from tests.fitting.fitting_models import convnet, inputs
 
 
@@ -22,7 +22,7 @@ def test_balanced_rows_compute_the_same(spared: float) -> None:
     with torch.no_grad():
         model[3].weight[::3] *= 1000.0
         before = model(x)
-        for name, factors in balancing_factors(pairs, [model[11].weight], spared).items():
+        for name, factors in balancing_factors(pairs, [model[11].weight], Balance(1.0, spared)).items():
             next(pair for pair in pairs if pair.layer.name == name).scale_rows(factors)
         torch.testing.assert_close(model(x), before)
     size = float(model[11].weight.detach().square().mean().sqrt())

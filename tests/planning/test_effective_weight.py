@@ -199,7 +199,7 @@ def test_a_layer_that_cannot_be_tried_is_pruned_with_a_warning() -> None:
     for layer in (Picky(4, 4), replaced):
         assert computes_with_its_weight(layer) is None
         model = nn.Sequential(nn.Linear(4, 4), layer)
-        with pytest.warns(UserWarning, match=r"1.weight: the layer's own forward cannot be tried alone"):
+        with pytest.warns(UserWarning, match=r"1.weight: pof cannot see how this weight is used"):
             assert [entry.name for entry in pof.plan(model)] == ["0.weight", "1.weight"]
         pof.plan(model, include="*")  # asked for, so nothing is said
 

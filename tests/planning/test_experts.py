@@ -97,3 +97,14 @@ def test_a_row_is_an_output_unit_of_one_expert(family: str) -> None:
             else:
                 # An inner unit moves the outputs of all tokens along one line.
                 assert torch.linalg.matrix_rank(of_one, rtol=1e-4) == 1, "one inner unit"
+
+
+def test_embeddings_beside_experts_are_not_pruned() -> None:
+    class TokenExperts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pos_embed, self.w = (nn.Parameter(torch.randn(*shape)) for shape in ((1, 50, 16), (4, 16, 16)))
+
+    with pytest.warns(UserWarning, match="pos_embed is not pruned"):
+        plan = pof.plan(nn.ModuleList([TokenExperts()]))
+    assert [entry.name for entry in plan] == ["0.w"]

@@ -1,6 +1,5 @@
 """A live model at any sparsity: pruned, recovered and restored in place, without a wrapper."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -17,7 +16,7 @@ from pof.elastic.held_zeros import hold_zeros
 from pof.elastic.layer_rows import LayerRow, LayerRows
 from pof.elastic.layer_sensitivity import SPARSITIES, LayerScores, Sensitivity, score_of
 from pof.elastic.live_model import LiveModel, forget_left_state, left_state
-from pof.errors import PofError
+from pof.errors import PofError, warn
 from pof.planning.live_paths import PathCheck, is_thin
 from pof.planning.name_globs import as_globs
 from pof.planning.pruning_plan import Plan, plan
@@ -80,11 +79,9 @@ class Elastic:
         left = left_state(self._model) if isinstance(model, nn.Module) else DENSE
         self.refresh()
         if left != DENSE:
-            warnings.warn(
+            warn(
                 f"an earlier Elastic left this model {left}, and this one takes those weights as the dense ones: call "
-                "restore() on the earlier one first",
-                UserWarning,
-                stacklevel=2,
+                "restore() on the earlier one first"
             )
 
     def __repr__(self) -> str:
@@ -273,15 +270,13 @@ class Elastic:
         if torch.compiler.is_compiling():
             return
         if missing := self._live.missing_zeros():
-            warnings.warn(
+            warn(
                 f"{self.state}, {missing:,} weights fewer than asked for are pruned, as each layer keeps one: "
-                "elastic.sparsity counts the zeros",
-                UserWarning,
-                stacklevel=3,
+                "elastic.sparsity counts the zeros"
             )
         kept = ((w.entry.weights - w.counts[0], w.entry.shape[0]) for w in self._live.weights)
         if thin := [count for count, rows in kept if is_thin(count, rows)]:
-            self._paths.warn_if_dead(self.state, min(thin), callers=3)
+            self._paths.warn_if_dead(self.state, min(thin))
 
     def _refuse_training(self) -> None:
         """Raise if BatchNorm is in training mode, where scoring changes its statistics and the scores are wrong."""

@@ -1,6 +1,5 @@
 """All weights and BatchNorm statistics of a live model, moved from state to state together."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -19,7 +18,7 @@ from pof.elastic.batch_statistics import (
 )
 from pof.elastic.live_weight import REFRESH, LiveWeight
 from pof.elastic.paired_statistics import paired_statistics
-from pof.errors import WeightsChangedError
+from pof.errors import WeightsChangedError, warn
 from pof.planning.pruning_plan import Plan
 from pof.planning.shared_memory import identity
 from pof.ranking.ranked_weight import Counts, remember
@@ -165,11 +164,9 @@ class LiveModel:
         layers = norm_layers(self._model)
         if frozen := unknown_norms(self._model):
             more = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
-            warnings.warn(
+            warn(
                 f"{frozen[0]}{more} keep statistics but are no BatchNorm of torch's, and stay as they are: "
-                "put nn.BatchNorm in their place to calibrate them",
-                UserWarning,
-                stacklevel=3,
+                "put nn.BatchNorm in their place to calibrate them"
             )
         state = estimated(self._model, data)
         if not any(map(any, self._counts_now)):
@@ -184,11 +181,9 @@ class LiveModel:
         """Warn if the dense weights look pruned: their statistics may be those of other weights."""
         zeros, weights = sum(w.zeros for w in self.weights), sum(w.entry.weights for w in self.weights)
         if layers and zeros > MANY_ZEROS * weights:
-            warnings.warn(
+            warn(
                 f"{zeros / weights:.0%} of the weights are zero, and calibrate() keeps the statistics of the weights "
-                "that an Elastic began with: calibrate(batches, paired=False) replaces them",
-                UserWarning,
-                stacklevel=4,
+                "that an Elastic began with: calibrate(batches, paired=False) replaces them"
             )
 
     def dense_estimate(self, batches: Iterable[Any]) -> Statistics:

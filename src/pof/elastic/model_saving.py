@@ -1,7 +1,6 @@
 """Saving a model as one `.pof` file, with the BatchNorm statistics of its states."""
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from torch import nn
 
 from pof.elastic.batch_statistics import check_batches
 from pof.elastic.live_model import LiveModel, state_now
-from pof.errors import PofError
+from pof.errors import PofError, warn
 from pof.file.contents import contents_of_model
 from pof.file.encode import Encoder
 from pof.file.header import StoredValues
@@ -75,11 +74,9 @@ def save(
     """
     state = state_now(unwrap(model)) if isinstance(model, nn.Module) else DENSE
     if state != DENSE:
-        warnings.warn(
+        warn(
             f"an Elastic has this model {state}, and the file will hold nothing denser: call elastic.restore() first, "
-            "or elastic.refresh() if that is meant",
-            UserWarning,
-            stacklevel=2,
+            "or elastic.refresh() if that is meant"
         )
     globs: dict[str, Any] = {
         "include": as_globs(include, "include"),

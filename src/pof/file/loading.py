@@ -1,13 +1,12 @@
 """Fill a model from a `.pof` file, at any sparsity."""
 
-import warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from pof.errors import PofError, PofFileError
+from pof.errors import PofError, PofFileError, warn
 from pof.file.pof_file import PofFile
 from pof.planning.live_paths import PathCheck, is_thin
 from pof.planning.wrappers import unwrap
@@ -47,11 +46,9 @@ def load(
             target[name].copy_(value)
     torch.clear_autocast_cache()
     if lacks_statistics:
-        warnings.warn(
+        warn(
             f"{file.name!r} has no BatchNorm statistics for {state}, so outputs may be far off: save it with "
-            "calibrate=batches, or call pof.Elastic(model).calibrate(batches, paired=False)",
-            UserWarning,
-            stacklevel=2,
+            "calibrate=batches, or call pof.Elastic(model).calibrate(batches, paired=False)"
         )
     least = min(GLOBAL_FLOOR, 1 - state.sparsity)
     weights = (found[tensor.name] for tensor in file.head.of_role("pruned"))
@@ -59,7 +56,7 @@ def load(
     small = (weight for weight in weights if weight.dim() and is_thin(int(least * weight.numel()), len(weight)))
     counts = [(int(torch.count_nonzero(weight)), len(weight)) for weight in small]
     if thin := [count for count, rows in counts if is_thin(count, rows)]:
-        PathCheck(unwrap(into)).warn_if_dead(state, min(thin), callers=2)
+        PathCheck(unwrap(into)).warn_if_dead(state, min(thin))
     return state
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -13,6 +12,7 @@ from torch import nn
 
 from pof.elastic.batch_statistics import estimated, norm_layers, read_statistics, run_batch, write_statistics
 from pof.elastic.paired_statistics import paired_statistics
+from pof.errors import warn
 from pof.fitting.fit_checkpoint import FitCheckpoint
 from pof.fitting.fit_report import FitReport, FitStage, tensors_of
 from pof.fitting.half_precision import autocast, half_precision_is_faster
@@ -247,4 +247,4 @@ def _between(least: int, wanted: float, most: int) -> int:
 def _warn_of_few(inputs: int) -> None:
     """Say that a network overfits to so few inputs."""
     message = f"a fit to {inputs} inputs overfits: pass {FEW} or more, 1,000 are better; labels are not needed"
-    warnings.warn(message, UserWarning, stacklevel=4)
+    warn(message)

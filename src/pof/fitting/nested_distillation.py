@@ -1,6 +1,6 @@
 """Nested distillation: the network as it came teaches the fitted one at every sparsity, on a few inputs.
 
-Each step runs the batch at pruned weights, with a sparsity drawn from [low, high], and in a share of the steps at dense
+Each step runs the batch at pruned weights, with a sparsity up to `high`, and in a share of the steps at dense
 ones. Both learn from the outputs of the teacher and of its blocks (`block_outputs`), never from labels. BatchNorm runs
 with paired statistics (`paired_norms`).
 """
@@ -38,12 +38,14 @@ Report = Callable[[float, float], None]
 class DistillationSettings:
     """How the fitted network learns."""
 
-    low: float = 0.4
     high: float = 0.92
-    skew: float = 1.5
+    low: float = 0.55
+    """The lowest sparsity that is drawn, as a share of the highest."""
+    skew: float = 2.0
+    """1 draws all sparsities alike; more draws high ones more often, which have more to learn."""
     rate: float = 0.001
     """The size of a step without momentum, in parts of each tensor's own size."""
-    clean: float = 0.34
+    clean: float = 0.25
     """The share of the steps that have a dense pass too."""
     blocks: float = 3.0
     """What the distances of the blocks count, beside that of the outputs."""
@@ -87,7 +89,7 @@ def distil(
             generator = step_generator(0, step)
             where = float(torch.rand((), generator=generator))
             batch = views.of(next(stream), generator)
-            sparsity = chosen.high - (chosen.high - chosen.low) * where**chosen.skew
+            sparsity = chosen.high * (1 - (1 - chosen.low) * where**chosen.skew)
             optimizer.zero_grad(set_to_none=True)
             with norms.watching(), blocks.of_teacher(), torch.no_grad(), autocast(model, half):
                 lesson = run_batch(teacher, batch)

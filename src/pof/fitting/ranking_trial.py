@@ -10,13 +10,20 @@ from pof.elastic.batch_statistics import run_batch
 from pof.fitting.fit_report import tensors_of
 from pof.fitting.layer_inputs import RefittableLayer
 from pof.fitting.output_distance import output_distance
-from pof.fitting.row_balance import NormalisedLayer, balancing_factors, normalised_layers
+from pof.fitting.row_balance import Balance, NormalisedLayer, balancing_factors, normalised_layers
 from pof.planning.pruning_plan import Plan
 
-CLEARLY = 1.1
-"""Another scale is taken if it keeps so many times as much of what the outputs tell."""
-WAYS = {"rows of equal size": 0.0, "rows of equal size, larger in small layers": 0.25}
-"""How much later layers of few weights are pruned, in each way of balancing."""
+CLEARLY, NEARLY = 1.1, 0.97
+"""How much of what the outputs told before, or with the best way so far, a way must keep to be taken."""
+WAYS = {
+    "layers a little evened out": (Balance(0.25, 0.1, by_rows=False), NEARLY),
+    "rows of equal size": (Balance(1.0, 0.0), CLEARLY),
+    "rows of equal size, larger in small layers": (Balance(1.0, 0.25), CLEARLY),
+}
+"""Ways of balancing, and how much each must keep.
+
+The first one makes ResNet-50 right more often at 80 and 90 %, though its outputs are no nearer (lab/notes.md).
+"""
 SAME = 1e-3
 """How far balancing may change the outputs by rounding, as a distance."""
 
@@ -37,22 +44,22 @@ def balance_if_it_helps(
     pairs = normalised_layers(model, layers, sample[0])
     if not pairs:
         return ""
-    best, name = CLEARLY * known, ""
+    best, name = known, ""
     came = {key: tensor.clone() for key, tensor in tensors_of(model).items()}
     chosen = came
-    for way, spared in WAYS.items():
+    for way, (balance, least) in WAYS.items():
         _write(model, came)
-        _balance(plan, model, pairs, spared)
-        if _is_same(model, teacher, sample[0]) and (found := score()) > best:
+        _balance(plan, model, pairs, balance)
+        if _is_same(model, teacher, sample[0]) and (found := score()) > least * best:
             best, name, chosen = found, way, {key: tensor.clone() for key, tensor in tensors_of(model).items()}
     _write(model, chosen)
     return name
 
 
-def _balance(plan: Plan, model: nn.Module, pairs: Sequence[NormalisedLayer], spared: float) -> None:
+def _balance(plan: Plan, model: nn.Module, pairs: Sequence[NormalisedLayer], way: Balance) -> None:
     balanced = {pair.layer.name for pair in pairs}
     others = [model.get_parameter(entry.name) for entry in plan if entry.name not in balanced]
-    factors = balancing_factors(pairs, others, spared)
+    factors = balancing_factors(pairs, others, way)
     for pair in pairs:
         pair.scale_rows(factors[pair.layer.name])
 

@@ -2,8 +2,8 @@
 
 BatchNorm behind a layer makes the scale of its rows arbitrary: a row times f computes the same if the statistics of its
 channel are scaled along. In networks whose BatchNorm was folded away and put back, or whose layers have few inputs
-(depthwise kernels), magnitudes then say little. Balancing gives each such row the same root mean square, that of the
-weights that cannot be rescaled. What the network computes does not change, but for rounding.
+(depthwise kernels), magnitudes then say little. Balancing brings such rows, or whole layers, nearer to one root mean
+square, that of the weights that cannot be rescaled. What the network computes does not change, but for rounding.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,19 +70,29 @@ def normalised_layers(model: nn.Module, layers: Iterable[RefittableLayer], batch
     return [pair for pair in found if calls[pair.layer.module] == 1 and calls[pair.norm] == 1]
 
 
-def balancing_factors(
-    pairs: Sequence[NormalisedLayer], others: Sequence[Tensor], spared: float = 0.0
-) -> Mapping[str, Tensor]:
-    """The factor of each row, by the name of its weight.
+@dataclass(frozen=True)
+class Balance:
+    """A way of balancing.
 
-    A row gets the root mean square of the weights that cannot be rescaled, times (N / n) ** spared: n is the number of
-    weights in its layer, N the mean number in the layers that cannot be rescaled. With `spared` above 0 small layers
-    are pruned later. The fewer weights a layer has, the larger the share of its outputs that each one accounts for.
+    A row of size s gets the factor (S / s) ** evened * (N / n) ** spared: sizes are root mean squares, n is the number
+    of weights in its layer, S and N are the size and the mean number of the weights that cannot be rescaled.
+    """
+
+    evened: float
+    """How far sizes are brought together: 0 for not at all, 1 for one size."""
+    spared: float
+    """How much later layers of few weights are pruned: each of their weights makes up more of an output."""
+    by_rows: bool = True
+    """Whether each row has a size of its own; else all rows of a layer have the layer's."""
+
+
+def balancing_factors(pairs: Sequence[NormalisedLayer], others: Sequence[Tensor], way: Balance) -> Mapping[str, Tensor]:
+    """The factor of each row, by the name of its weight.
 
     Args:
         pairs: the layers to balance.
         others: the weights that cannot be rescaled; those of the pairs themselves if there are none.
-        spared: how much later layers of few weights are pruned; 0 for all alike.
+        way: how to balance.
     """
     weights = others or [pair.layer.weight for pair in pairs]
     count = sum(w.numel() for w in weights)
@@ -90,7 +100,9 @@ def balancing_factors(
     found = {}
     for pair in pairs:
         weight = pair.layer.weight.detach().double()
-        rows = weight.flatten(1).square().mean(1).sqrt()
-        wanted = common * (count / len(weights) / weight.numel()) ** spared
-        found[pair.layer.name] = torch.where(rows > 0, wanted / rows.clamp(min=1e-30), torch.ones_like(rows))
+        squares = weight.flatten(1).square().mean(1)
+        sizes = squares.sqrt() if way.by_rows else squares.mean().sqrt().expand_as(squares)
+        spared = (count / len(weights) / weight.numel()) ** way.spared
+        factors = (common / sizes.clamp(min=1e-30)) ** way.evened * spared
+        found[pair.layer.name] = torch.where(sizes > 0, factors, torch.ones_like(factors))
     return found

@@ -6,6 +6,7 @@ from dataclasses import replace
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from pof.planning.borrowed_weights import borrowed_weights
 from pof.planning.effective_weight import computes_with_its_weight
 from pof.planning.entry import Entry
 from pof.planning.layer_kinds import LayerKind, kind_of
@@ -16,7 +17,9 @@ EMPTY = "it has no elements"
 EMBEDDED = "it is tied to an embedding: untie it to prune it"
 EMBEDDING = "embeddings are not pruned"
 UNKNOWN = "is not a layer that pof prunes"
-OTHER_WEIGHTS = "computes with other weights than it stores (standardised ones, say), where zeros do not stay zero"
+OTHER_WEIGHTS = (
+    "computes with other weights than it stores, so zeros would not stay zero: make it a plain layer to prune it"
+)
 BIAS = "biases are not pruned"
 RECURRENT = "recurrent layers are not pruned"
 QUANTISED = "it is quantised: prune before quantising"
@@ -37,6 +40,7 @@ def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftO
     be tried alone are doubtful: such a layer may compute with other weights than it stores.
     """
     embeddings = [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
+    borrowed = borrowed_weights(model)
     first = next((module for module in model.modules() if _may_take_the_input(module)), None)
     found: dict[object, tuple[Entry, bool]] = {}
     memory = [(extent(module.weight), EMBEDDED) for module in embeddings]
@@ -55,13 +59,14 @@ def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftO
                 found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
             elif not isinstance(weight, UninitializedParameter) and weight.numel() == 0:
                 left_out.append((name, EMPTY))
-            elif (uses_it := computes_with_its_weight(module)) is False:
-                left_out.append((name, f"{type(module).__name__} {OTHER_WEIGHTS}"))
+            elif (uses_it := computes_with_its_weight(module)) is False or borrowed.get(name, True) is False:
+                owner = module if uses_it is False else model.get_submodule(path.rpartition(".")[0])
+                left_out.append((name, f"{type(owner).__name__} {OTHER_WEIGHTS}"))
             elif taken := [why for place, why in memory if overlap(place, extent(weight))]:
                 left_out.append((name, taken[0]))
             else:
                 found[key] = (_entry(name, module, weight, kind), module is first)
-                doubtful += [name] if uses_it is None else []
+                doubtful += [name] if uses_it is None or borrowed.get(name, True) is None else []
                 memory.append((extent(weight), f"it shares memory with {name}, in another shape, and follows it"))
     return list(found.values()), [*left_out, *_unknown(model, found, left_out)], doubtful
 

@@ -55,7 +55,9 @@ def is_transposed_linear(module: nn.Module) -> bool:
 def _expert_weights(module: nn.Module) -> tuple[str, ...]:
     """The parameters that hold one matrix per expert."""
     return tuple(
-        name for name, value in module._parameters.items() if value is not None and value.dim() == 3 and is_real(value)
+        name
+        for name, value in module._parameters.items()
+        if value is not None and value.dim() == 3 and is_real(value) and "embed" not in name
     )
 
 

@@ -7,7 +7,6 @@ from a live one. What is not understood counts as live, so nothing is called dea
 
 import copy
 import operator
-import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from pof.errors import warn
 from pof.ranking.sparsity_state import DENSE, State
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -61,11 +61,10 @@ class PathCheck:
         self._was_traced = False
         self._seen: set[State] = set()
 
-    def warn_if_dead(self, state: State, fewest: int, callers: int) -> None:
+    def warn_if_dead(self, state: State, fewest: int) -> None:
         """Warn if no path is left in the present `state`, in which the thinnest layer keeps `fewest` weights.
 
-        If the model cannot be followed, and that layer keeps very few, the warning says so. It names the line that is
-        so many `callers` above this one.
+        If the model cannot be followed, and that layer keeps very few, the warning says so.
         """
         if state == DENSE or state in self._seen:
             return
@@ -74,20 +73,16 @@ class PathCheck:
             self._graph, self._was_traced = _traced(self._model), True
         if self._graph is None:
             if fewest <= FEW:
-                warnings.warn(
+                warn(
                     f"{state}, a layer has {fewest} weights left, and this model cannot be followed: perhaps "
-                    "the outputs are the same for every input. Try it, prune less, or exclude small layers",
-                    UserWarning,
-                    stacklevel=1 + callers,
+                    "the outputs are the same for every input. Try it, prune less, or exclude small layers"
                 )
             return
         end = dead_end(self._model, self._graph)
         if end is not None:
-            warnings.warn(
+            warn(
                 f"{state}, the outputs are the same for every input, as no path of weights leads through {end!r}: "
-                "prune less, or exclude small layers",
-                UserWarning,
-                stacklevel=1 + callers,
+                "prune less, or exclude small layers"
             )
 
 

@@ -1,5 +1,6 @@
 """Which tensors of a state_dict are pruned when its model is not available: names and shapes decide."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -11,7 +12,8 @@ from pof.planning.name_globs import as_globs, matches, refuse_unmatched
 
 PRUNABLE = (torch.float32, torch.float16, torch.bfloat16)
 """The types of the weights that a file can prune."""
-EMBEDDING = "embed"
+EMBEDDING = re.compile(r"embed|(^|[._])(emb|wte|wpe)([._]|$)", re.IGNORECASE)
+"""How the names of embeddings look: GPT-2 calls them wte and wpe."""
 COLOURS = 3
 
 
@@ -29,7 +31,7 @@ def plan_of_tensors(
     likely = [name for name, value in tensors.items() if _is_weight(name, value)]
     first = first_convolution({name: tensors[name] for name in likely})
     if not include:
-        likely = [name for name in likely if name != first and EMBEDDING not in name.lower()]
+        likely = [name for name in likely if name != first and not EMBEDDING.search(name)]
     entries = [
         Entry(name, "", tuple(tensors[name].shape))
         for name in likely

@@ -3,14 +3,12 @@
 Every convolution and linear layer takes part, subclasses too, except the first convolution (as in the paper).
 """
 
-import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from torch import nn
 
-from pof.errors import PlanError
+from pof.errors import PlanError, warn
 from pof.planning.discovery import BIAS, EMBEDDING, EMPTY, UNKNOWN, LeftOut, count_weights, find_weights
 from pof.planning.entry import Entry
 from pof.planning.name_globs import as_globs, matches, refuse_unmatched
@@ -115,14 +113,12 @@ def plan(
     if worth_a_warning := _worth_a_warning(bare, left_out, total):
         (name, reason), *others = worth_a_warning
         more = f" and {len(others)} more are" if others else " is"
-        warnings.warn(f"{name}{more} not pruned: {reason}", UserWarning, stacklevel=_frames_to_user())
+        warn(f"{name}{more} not pruned: {reason}")
     if not include and (unsure := [entry.name for entry in entries if entry.name in doubtful]):
         more = f" and {len(unsure) - 1} more" if len(unsure) > 1 else ""
-        warnings.warn(
-            f"{unsure[0]}{more}: the layer's own forward cannot be tried alone. If it computes with other weights than "
-            "it stores, zeros do not stay zero: then exclude it",
-            UserWarning,
-            stacklevel=_frames_to_user(),
+        warn(
+            f"{unsure[0]}{more}: pof cannot see how this weight is used. If it is standardised first, or changed in "
+            "another way, zeros do not stay zero: then exclude it"
         )
     for entry in entries:
         refuse_unprunable(entry.name, bare.get_parameter(entry.name))
@@ -151,14 +147,6 @@ def _worth_a_warning(model: nn.Module, left_out: list[LeftOut], total: int) -> l
 
 def _wanted(names: Iterable[str], include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
     return not matches(names, exclude) and (not include or matches(names, include))
-
-
-def _frames_to_user() -> int:
-    """How far up the stack the user's own line is, as the `stacklevel` of a warning that our caller gives."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pof."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _with_sparsities(

@@ -1,7 +1,6 @@
 """Turn a model into its program with `torch.export`."""
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
+from pof.runtime.call_inputs import Inputs
 from pof.runtime.constant_folding import folded
 from pof.runtime.fusion import DROPOUT, IN_PLACE, fused
 from pof.runtime.program import Changes, Fixed, Item, Operation, Program, Range, Ref, Size
@@ -21,19 +21,19 @@ SAME_WITHOUT_STRIDES = {aten.view.default: aten.reshape.default, aten.view_copy.
 NEEDS_STRIDES = (aten.as_strided.default, aten.as_strided_copy.default, aten.view.dtype)
 
 
-def capture(model: nn.Module, example: Sequence[Any]) -> Program:
-    """The program of `model` for inputs like `example`, and for other batch sizes where export allows them.
+def capture(model: nn.Module, inputs: Inputs) -> Program:
+    """The program of `model` for inputs like these, and for other batch sizes where export allows them.
 
     Raises:
         PofError: the model cannot be exported.
     """
-    exported = exported_graph(model, example)
+    exported = exported_graph(model, *inputs)
     if _must_be_functional(exported.graph):
         exported = functional(exported)
-    return fused(folded(_program(exported, pytree.tree_leaves(tuple(example)))))
+    return fused(folded(_program(exported, inputs)))
 
 
-def _program(exported: torch.export.ExportedProgram, example: Sequence[Any]) -> Program:
+def _program(exported: torch.export.ExportedProgram, example: Inputs) -> Program:
     signature = exported.graph_signature
     constants = {
         **signature.inputs_to_parameters,
@@ -55,7 +55,8 @@ def _program(exported: torch.export.ExportedProgram, example: Sequence[Any]) -> 
     tensors = {n.name: n.meta["val"] for n in exported.graph.nodes if isinstance(n.meta.get("val"), Tensor)}
     return Program(
         inputs=tuple(node.name for node in inputs),
-        sizes=tuple(_size(exported, node, value) for node, value in zip(inputs, example, strict=True)),
+        sizes=tuple(_size(exported, node, value) for node, value in zip(inputs, example.leaves(), strict=True)),
+        tree=example.tree(),
         constants=constants,
         items=tuple(items),
         outputs=outputs,

@@ -76,14 +76,19 @@ class EngineChoice:
     channels_last: bool
     """Whether torch runs the program faster in its channels-last layout."""
 
+    def earlier(self) -> "EarlierChoice":
+        """The choice without its weights, to be remembered."""
+        return EarlierChoice(
+            self.program, self.runner, None if self.plan is None else self.plan.of_layers(), self.channels_last
+        )
+
     def as_model(self) -> "EngineChoice":
         """The choice to run the user's own model instead."""
         return replace(self, runner="model", plan=None)
 
     def with_weights(self, taken: CompiledWeights) -> "EngineChoice":
         """The same choice with other weights."""
-        plan = None if self.plan is None else self.plan.with_weights(taken)
-        return replace(self, taken=taken, plan=plan)
+        return self.earlier().with_weights(taken)
 
     def run(self, leaves: Sequence[Any], work: Callable[[ExecutionPlan], ThreadWork]) -> tuple[Any, dict[str, Any]]:
         """The outputs for these inputs, in their own memory, and all values by name; for "kernels" and "torch"."""
@@ -108,6 +113,22 @@ class EngineChoice:
             own = _step_times(self.plan, leaves, work(self.plan))
             sparse = {name: own[name] for name in self.plan.sparse if name in own}
         return _judged(self, calls, passed, sparse)
+
+
+@dataclass(frozen=True)
+class EarlierChoice:
+    """A choice that was made for other weights: it holds none."""
+
+    program: Program
+    runner: Runner
+    plan: Callable[[CompiledWeights], ExecutionPlan] | None
+    """Makes the plan again."""
+    channels_last: bool
+
+    def with_weights(self, taken: CompiledWeights) -> EngineChoice:
+        """The choice with present weights."""
+        plan = None if self.plan is None else self.plan(taken)
+        return EngineChoice(self.program, taken, self.runner, plan, self.channels_last)
 
 
 class UserCalls(NamedTuple):

@@ -1,6 +1,6 @@
 """The steps of a program for one size of input: where values lie, what is copied, which memory is reused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -108,9 +108,10 @@ class ExecutionPlan:
         """The values that exist before the first step."""
         return self._program.values(self._taken.constants, leaves)
 
-    def with_weights(self, taken: CompiledWeights) -> "ExecutionPlan":
-        """The same plan with other weights."""
-        return ExecutionPlan(self._program, taken, *self._given)
+    def of_layers(self) -> Callable[[CompiledWeights], "ExecutionPlan"]:
+        """What makes the same plan with other weights; it holds none itself."""
+        program, (shapes, sparse, threads) = self._program, self._given
+        return lambda taken: ExecutionPlan(program, taken, shapes, sparse, threads)
 
     def _is_conv(self, item: Item) -> bool:
         """Whether the item is a layer that the sparse kernels compute on images in buffers."""

@@ -145,6 +145,8 @@ class Program:
     """The names of the inputs: the leaves of the arguments, in order."""
     sizes: tuple[Size | Fixed, ...]
     """What each input may be."""
+    tree: pytree.TreeSpec
+    """The tuples, lists and dicts that the inputs come in."""
     constants: dict[str, str]
     """The key of each constant in the model's state_dict, or in `lifted`, by the name of its value."""
     items: tuple[Any, ...]
@@ -176,9 +178,9 @@ class Program:
             weight = max(found, key=lambda name: len(self.shapes.get(name, ())))
         return self.constants[weight].removesuffix(".weight")
 
-    def accepts(self, leaves: Sequence[Any]) -> bool:
-        """Whether the program can run these inputs."""
-        if len(leaves) != len(self.sizes):
+    def accepts(self, leaves: Sequence[Any], tree: pytree.TreeSpec) -> bool:
+        """Whether the program can run these inputs, which come in such tuples, lists and dicts."""
+        if tree != self.tree or len(leaves) != len(self.sizes):
             return False
         seen: dict[str, int] = {}
         return all(_fits(size, leaf, seen) for size, leaf in zip(self.sizes, leaves, strict=True))

@@ -37,7 +37,11 @@ def exported_graph(
         if isinstance(leaf, Tensor) and leaf.dim():
             sizes[leaf] = {0: torch.export.Dim.AUTO}
     with _one_line():
-        found = torch.export.export(model, inputs, named, dynamic_shapes=sizes)  # type: ignore[arg-type]
+        try:
+            found = torch.export.export(model, inputs, named, dynamic_shapes=sizes)  # type: ignore[arg-type]
+        except AssertionError:
+            # Open sizes cannot be told to export for inputs that the signature does not name.
+            return torch.export.export(model, inputs, named)
         if _has_more_guards(found):
             # The graph holds for some sizes only, such as even ones: export it for these sizes alone.
             found = torch.export.export(model, inputs, named)
