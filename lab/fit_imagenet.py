@@ -4,6 +4,7 @@ The archive has the folders `calibrate`, to fit to, and `validate`, to test on;
 each image is named by its class. Settings are chosen with --held-out, which
 sets 200 of the images to fit to aside and never looks at `validate`.
 Everything runs in bfloat16 where that is faster, and the record says so.
+--baselines tests what needs no fit, and adds it to the record.
 
 example: python -m lab.fit_imagenet resnet50 --images images.zip --minutes 60
 """
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", metavar="FILE", type=Path, help="weights of MobileNetV2 (.safetensors)")
     parser.add_argument("--minutes", type=float, default=60.0, help="how long the fit may take (60)")
     parser.add_argument("--held-out", action="store_true", help="test on 200 images of `calibrate` instead")
-    parser.add_argument("--baselines", action="store_true", help="also test what needs no fit")
+    parser.add_argument("--baselines", action="store_true", help="test what needs no fit, instead of a fit")
     parser.add_argument("--out", metavar="FILE", type=Path, help="the .pof file to write")
     parser.add_argument("--record", metavar="FILE", type=Path, help="the record to write (lab/records/imagenet/...)")
 
@@ -68,39 +69,49 @@ def run(options: argparse.Namespace) -> int:
         pixels, wanted = read_images(options.images, "validate")
         tested = network.inputs(pixels).contiguous(memory_format=torch.channels_last)
     test = Tester(model, list(inputs.split(32)), tested, wanted)
-    rows: dict[str, Any] = {}
-    if options.baselines:
-        rows["torch.nn.utils.prune, global"] = test.by_torch()
-        rows["global magnitudes"] = test.states(None)
-        rows["global magnitudes, statistics replaced"] = test.states("replaced")
-        rows["global magnitudes, statistics in pairs"] = test.states("paired")
-    report = pof.fit(model, test.batches, minutes=options.minutes, progress=_show)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"\n{report}\npeak memory so far {peak:.2f} GiB", file=sys.stderr)
-    rows["fitted"] = test.states("paired")
-    found = {
+    path = options.record or LAB / "records/imagenet" / f"{options.network}.json"
+    about = {
         "network": options.network,
         "weights": network.source,
-        "minutes": options.minutes,
-        "fitted_to": len(inputs),
         "tested_on": f"{len(tested)} images of {'calibrate, held out' if options.held_out else 'validate'}",
-        "bfloat16": test.half,
         "statistics_from": CALIBRATED,
         "states": [str(state) for state in STATES],
-        "top1": rows,
-        "peak_gib": round(peak, 2),
-        "fit": as_record(report),
-        **made_with(),
     }
+    found = _record_so_far(path, about)
+    found["bfloat16"] = test.half
+    if options.baselines:
+        found["top1"] |= {
+            "torch.nn.utils.prune, global": test.by_torch(),
+            "global magnitudes": test.states(None),
+            "global magnitudes, statistics replaced": test.states("replaced"),
+            "global magnitudes, statistics in pairs": test.states("paired"),
+        }
+    else:
+        report = pof.fit(model, test.batches, minutes=options.minutes, progress=_show)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"\n{report}\npeak memory so far {peak:.2f} GiB", file=sys.stderr)
+        found["top1"]["fitted"] = test.states("paired")
+        found |= {"minutes": options.minutes, "fitted_to": len(inputs), "peak_gib": round(peak, 2)}
+        found |= {"fit": as_record(report), **made_with()}
     if options.out:
         data = test.batches[: CALIBRATED // 32]
-        found["bytes"] = pof.save(model, options.out, scope="global", calibrate=data, states=(*SPARSITIES, *BANDS))
-    path = options.record or LAB / "records/imagenet" / f"{options.network}.json"
+        pof.save(model, options.out, scope="global", calibrate=data, states=(*SPARSITIES, *BANDS))
+        read = [pof.open(options.out).bytes_for(state.sparsity, state.recover_from) for state in STATES]
+        found["bytes_read"] = found.get("bytes_read", {}) | {"as it came" if options.baselines else "fitted": read}
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(found, indent=1) + "\n")
-    print(text_table(("", *map(str, STATES)), [(name, *map(_figure, row)) for name, row in rows.items()]))
+    print(text_table(("", *map(str, STATES)), [(name, *map(_figure, row)) for name, row in found["top1"].items()]))
     return 0
+
+
+def _record_so_far(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """The record that is there, if it is about the same; else a new one."""
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_text())
+        if all(found.get(key) == value for key, value in about.items()):
+            return found
+    return {**about, "top1": {}}
 
 
 class Tester:

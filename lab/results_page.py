@@ -11,6 +11,7 @@ from typing import Any
 
 from lab.command_line import LAB
 from lab.plots import BarPanel, Curve, Histogram, can_plot, plot_histograms, plot_panels, plot_sizes
+from lab.pretrained_tables import pretrained_tables
 from lab.result_tables import Record, tables, trained_scope, value
 from pof.errors import PofError
 
@@ -30,7 +31,8 @@ def main() -> None:
     ).parse_args()
     page, results, images = DOCS / "results.md", LAB / "records", DOCS / "images"
     records = read_records(results / "cifar10")
-    page.write_text(with_tables(page.read_text(), records, read_paper(), dense_accuracy()))
+    pretrained = read_records(results / "imagenet")
+    page.write_text(with_tables(page.read_text(), records, read_paper(), dense_accuracy(), pretrained))
     print(page)
     if can_plot():
         print(draw_sizes(results, DEMO, images / "sizes.png"))
@@ -131,13 +133,16 @@ def dense_accuracy(path: Path = LAB / "records/cifar10-resnet20-dense.json") -> 
     return found
 
 
-def with_tables(page: str, records: Sequence[Record], paper: Mapping[str, Any], dense: float) -> str:
+def with_tables(
+    page: str, records: Sequence[Record], paper: Mapping[str, Any], dense: float, pretrained: Sequence[Record]
+) -> str:
     """The page with the tables of these records."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise PofError(f"the page has no {BEGIN!r} and {END!r} to write tables between")
-    return "".join((before, BEGIN, "\n\n", tables(records, paper, dense), "\n", END, after))
+    written = "\n\n".join(filter(None, (pretrained_tables(pretrained), tables(records, paper, dense))))
+    return "".join((before, BEGIN, "\n\n", written, "\n", END, after))
 
 
 if __name__ == "__main__":

@@ -44,12 +44,16 @@ def test_it_fits_tests_and_writes_a_record(
     record, file = tmp_path / "records" / "tiny.json", tmp_path / "tiny.pof"
     command = ["tiny", "--images", str(archive), "--minutes", "0.01", "--record", str(record), "--out", str(file)]
     assert fit_imagenet.main([*command, "--baselines"]) == 0
+    assert "fitted" not in json.loads(record.read_text())["top1"]
+    assert fit_imagenet.main(command) == 0
     found = json.loads(record.read_text())
     assert found["tested_on"] == "12 images of validate"
     assert list(found["top1"])[-1] == "fitted"
     assert all(len(row) == len(found["states"]) for row in found["top1"].values())
     assert len({row[0] for row in list(found["top1"].values())[:-1]}) == 1, "whatever prunes leaves the dense network"
-    assert found["bytes"] == file.stat().st_size
+    assert list(found["bytes_read"]) == ["as it came", "fitted"]
+    assert found["bytes_read"]["fitted"][0] <= file.stat().st_size
+    assert found["bytes_read"]["fitted"][6] < found["bytes_read"]["fitted"][0]
     assert pof.open(file).state_dict(0.9)["3.weight"].count_nonzero() < 8 * 16 * 9
     assert "fitted" in capsys.readouterr().out
 

@@ -320,12 +320,12 @@ def test_tables_are_made_of_records() -> None:
     assert "| POF | 87.00 (-3.00) |" in longer, "those of another budget began with another one"
     assert "| 70 % | 40.03 | 53.44 |" in found
     assert "63.50 (-6.20)" in found
-    page = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"), 0.9)
+    page = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"), 0.9, [])
     assert page.startswith("before\n")
     assert page.endswith("\nafter")
     assert "old" not in page
     with pytest.raises(PofError, match="to write tables between"):
-        with_tables("nothing", [], {}, 0.9)
+        with_tables("nothing", [], {}, 0.9, [])
 
 
 def test_recovered_networks_stand_beside_those_of_other_methods() -> None:

@@ -20,7 +20,8 @@ WRITTEN = PAGE.partition(BEGIN)[0]
 
 
 def test_the_page_is_up_to_date() -> None:
-    tables = with_tables(PAGE, read_records(RECORDS / "cifar10"), read_paper(), dense_accuracy())
+    records = (read_records(RECORDS / folder) for folder in ("cifar10", "imagenet"))
+    tables = with_tables(PAGE, next(records), read_paper(), dense_accuracy(), next(records))
     assert tables == PAGE, "run python -m lab.results_page"
 
 
@@ -45,6 +46,8 @@ def accuracies(record: Any, inside: bool = False) -> Iterator[float]:
 def test_every_accuracy_of_the_text_is_in_a_record() -> None:
     known = [found for file in RECORDS.rglob("*.json") for found in accuracies(json.loads(file.read_text()))]
     known += [found / 100 for found in accuracies(read_paper(), inside=True)]
+    for record in read_records(RECORDS / "imagenet"):
+        known += [found for row in record["top1"].values() for found in row if found is not None]
     for notes in (ROOT / "lab" / "notes.md", RECORDS / "cifar10" / "README.md"):
         known += [float(found) for found in re.findall(r"\d\d\.\d+", notes.read_text())]
     # Figures such as 49x, 25.5 M weights and 0.43 points are no accuracies.

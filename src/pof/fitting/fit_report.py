@@ -136,4 +136,5 @@ def as_record(report: FitReport) -> dict[str, Any]:
         "after": list(report.after),
         "stages": [{"name": s.name, "seconds": round(s.seconds, 1), "remark": s.remark} for s in report.stages],
         "not_refitted": dict(report.not_refitted),
+        "advice": report.advice,
     }
