@@ -17,6 +17,7 @@ from pof.fitting.fit_checkpoint import FitCheckpoint
 from pof.fitting.fit_report import FitReport, FitStage, tensors_of
 from pof.fitting.half_precision import autocast, half_precision_is_faster
 from pof.fitting.input_batches import first_inputs, later_batches, size_of
+from pof.fitting.kept_share import SHARES, keep_best_share
 from pof.fitting.layer_inputs import RefittableLayer, refittable_layers
 from pof.fitting.nested_distillation import DistillationSettings, distil
 from pof.fitting.output_distance import EASE, together
@@ -170,7 +171,8 @@ class FittingRun:
 
     def _train(self) -> str:
         """Distil for the time that is left, except what the closing measurements need."""
-        looks = 3 if self._held_out else 1
+        # Each share of the way that is tried needs a look, and statistics that take about as long.
+        looks = 2 + 2 * len(SHARES) if self._held_out else 1
         left = self._seconds - (time.monotonic() - self._began) - looks * self._stages[0].seconds
         if left < LEAST_SECONDS:
             return "more minutes would buy training: it begins where least squares ends"
@@ -197,12 +199,19 @@ class FittingRun:
                 report=report,
             )
             remark.append(f"{steps} steps")
-        self._renew_statistics()
-        if self._held_out and together(self._distances.at(LOOKED_AT), distances) >= together(distances, distances):
-            with torch.no_grad():
-                for name, tensor in tensors_of(self._model).items():
-                    tensor.copy_(came[name])
-            return "training brought new inputs no nearer and was taken back: pass more inputs, or more minutes"
+
+        def score() -> float:
+            self._renew_statistics()
+            return together(self._distances.at(LOOKED_AT), distances)
+
+        if not self._held_out:
+            self._renew_statistics()
+        else:
+            with self._stage("how much of it to keep") as remark:
+                share = keep_best_share(self._model, came, score, together(distances, distances))
+                remark.append(f"{share:.0%} of the way")
+            if not share:
+                return "training brought new inputs no nearer and was taken back: pass more inputs"
         third = max(1, len(seen) // 3)
         falls = len(seen) >= 30 and sum(seen[-third:]) < 0.9 * sum(seen[-2 * third : -third])
         return "the distance was still falling at the end: more minutes would buy more" if falls else ""
