@@ -12,7 +12,7 @@ LONGEST_END = 90
 """How many of them are kept of the end, where the remedy is, if the middle is cut out."""
 LONGEST_REASON = 90
 """The most characters that a message quotes of another library's error; the rest is in the error's cause."""
-NOT_THE_USERS = ("pof.", "torch.", "contextlib")
+NOT_THE_USERS = ("pof.", "torch.", "contextlib.")
 """How the names of modules begin that a warning does not point to."""
 
 
@@ -26,7 +26,7 @@ def shortened(message: str) -> str:
 def warn(message: str) -> None:
     """Warn the user, at the line of theirs that called us."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(NOT_THE_USERS):
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(NOT_THE_USERS):
         frame, level = frame.f_back, level + 1
     warnings.warn(shortened(message), UserWarning, stacklevel=level)
 

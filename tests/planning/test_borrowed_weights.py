@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -59,20 +60,101 @@ class Decides(Holder):
         return F.conv2d(x if x.sum() > 0 else -x, standardised(self.conv.weight), padding=1)
 
 
+class Inherits(Standardises):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+class Aliases(Holder):
+    def forward(self, x: Tensor) -> Tensor:
+        conv = self.conv
+        return F.conv2d(x, standardised(conv.weight), padding=1)
+
+
+class HasAProperty(Holder):
+    @property
+    def centred(self) -> Tensor:
+        return self.conv.weight - self.conv.weight.mean()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.centred, padding=1)
+
+
+class Loops(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.ModuleList([nn.Conv2d(8, 8, 3, padding=1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in self.conv:
+            x = F.conv2d(x, standardised(conv.weight), padding=1)  # type: ignore[arg-type]
+        return torch.stack([F.conv2d(x, standardised(conv.weight), padding=1) for conv in self.conv])  # type: ignore[arg-type]
+
+
+class WritesInPlace(Holder):
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.conv.weight.clone()
+        weight.sub_(weight.mean())
+        return F.conv2d(x, weight, padding=1)
+
+
+class Joins(Holder):
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.conv.weight
+        return F.conv2d(x, torch.cat([weight[:4], standardised(weight)[4:]]), padding=1)
+
+
+class Divides(Holder):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, torch.div(input=self.conv.weight, other=2.0).flip(2), padding=1)
+
+
+class IsScaledByIt(Holder):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.conv(x) / self.conv.weight.norm()
+        return found @ found.transpose(2, 3)
+
+
 @pytest.mark.parametrize(
     ("kind", "wanted"),
     [
-        (Standardises, {"1.conv.weight": False}),
-        (Centres, {"1.conv.weight": False}),
-        (Scales, {"1.conv.weight": True}),
-        (Asks, {}),
-        (Measures, {"1.conv.weight": True}),
-        (Decides, {"1.conv.weight": None}),
-        (Holder, {}),
+        (Standardises, [False]),
+        (Centres, [False]),
+        (Inherits, [False]),
+        (Aliases, [False]),
+        (HasAProperty, [False]),
+        (Loops, [False]),
+        (WritesInPlace, [False]),
+        (Joins, [False]),
+        (Scales, [True]),
+        (Divides, [True]),
+        (IsScaledByIt, [True]),
+        (Asks, []),
+        (Measures, [True]),
+        (Decides, [None]),
+        (Holder, []),
     ],
 )
-def test_what_modules_do_with_the_weights_of_parts(kind: Any, wanted: dict[str, bool | None]) -> None:
-    assert borrowed_weights(nn.Sequential(nn.Conv2d(3, 8, 3), kind())) == wanted
+def test_what_modules_do_with_the_weights_of_parts(kind: Any, wanted: list[bool | None]) -> None:
+    found = borrowed_weights(nn.Sequential(nn.Conv2d(3, 8, 3), kind()))
+    assert [each.keeps_zeros for each in found.values()] == wanted
+
+
+def test_tied_weights_are_left_out_under_all_names() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+            self.two.weight = self.one.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            weight = self.two.weight
+            found: Tensor = self.head(F.linear(self.one(x), weight - weight.mean()))
+            return found
+
+    with pytest.warns(UserWarning, match=r"one.weight and 1 more are not pruned: Tied computes with other weights"):
+        plan = pof.plan(Tied())
+    assert [entry.name for entry in plan] == ["head.weight"]
 
 
 def test_plans_leave_out_what_is_standardised_by_a_parent() -> None:

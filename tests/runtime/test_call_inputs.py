@@ -1,6 +1,7 @@
 """Calls of compiled models: inputs by position and by name, and caches."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import pof
-from pof.runtime.call_inputs import InputOrder, Inputs, asks_for_a_cache
+from pof.runtime.call_inputs import CallInputs, InputOrder, asks_for_a_cache
 
 
 class Several(nn.Module):
@@ -51,9 +52,9 @@ def test_inputs_that_go_by_name_only() -> None:
 
 def test_the_order_of_inputs() -> None:
     order = InputOrder(Several().forward, "Several")
-    assert order.of((1,), {}) == Inputs((1,), {})
-    assert order.of((), {"scale": 2, "x": 1}) == Inputs((1, 2), {})
-    assert order.of((1,), {"first": 3, "second": 2}) == Inputs((1,), {"second": 2, "first": 3})
+    assert order.of((1,), {}) == CallInputs((1,), {})
+    assert order.of((), {"scale": 2, "x": 1}) == CallInputs((1, 2), {})
+    assert order.of((1,), {"first": 3, "second": 2}) == CallInputs((1,), {"second": 2, "first": 3})
     assert list(order.of((1,), {"first": 3, "second": 2}).named) == ["second", "first"]
     assert list(order.of((1,), {"z": 1, "first": 3, "a": 2}).named) == ["first", "a", "z"]
     with pytest.raises(pof.PofError, match="Several does not take these inputs: missing"):
@@ -81,6 +82,7 @@ def test_inputs_in_dicts_are_told_apart() -> None:
 def test_what_asks_for_a_cache() -> None:
     assert asks_for_a_cache({"use_cache": True})
     assert asks_for_a_cache({"past_key_values": object()})
+    assert asks_for_a_cache({"past_key_values": torch.ones(2)})
     assert not asks_for_a_cache({"use_cache": False, "past_key_values": None, "input_ids": torch.ones(2)})
 
 
@@ -107,3 +109,41 @@ def test_calls_with_a_cache_run_on_the_model() -> None:
     hidden = fast(input_ids=ids, output_hidden_states=True)
     with torch.no_grad():
         torch.testing.assert_close(hidden.hidden_states, model(input_ids=ids, output_hidden_states=True).hidden_states)
+
+
+def test_plain_values_that_are_equal_but_not_the_same() -> None:
+    class Signed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, sign: float = 0.0) -> Tensor:
+            found: Tensor = self.fc(x) * math.copysign(1.0, sign)
+            return found
+
+    model, x = Signed().eval(), torch.randn(2, 4)
+    fast = pof.compile(model, (x, 0.0))
+    for sign in (0.0, -0.0, math.nan, 1, 1.0, True):
+        torch.testing.assert_close(fast(x, sign), model(x, sign))
+
+
+@pytest.mark.parametrize("example", [5, None, "images"])
+def test_examples_that_are_none(example: Any) -> None:
+    with pytest.raises(pof.PofError, match="pass a tensor, a tuple of inputs, or a dict"):
+        pof.compile(Several().eval(), example)
+
+
+def test_an_argument_that_is_called_like_a_cache() -> None:
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, past_key_values: Any = None) -> Tensor:
+            found: Tensor = self.fc(x)
+            return found if past_key_values is None else found + past_key_values
+
+    model, x = Remembers().eval(), torch.randn(2, 4)
+    fast = pof.compile(model, x)
+    with pytest.warns(UserWarning, match="runs on the plain model"):
+        torch.testing.assert_close(fast(x, past_key_values=x), model(x, x))

@@ -228,3 +228,23 @@ def test_engines_are_chosen_again_for_another_number_of_weights(monkeypatch: pyt
         assert len(fast._choices) == sizes, state
         torch.testing.assert_close(fast(x), model(x), atol=1e-4, rtol=1e-4)
     assert {key: (c.runner, c.plan and c.plan.sparse) for key, c in fast._choices.items()} == first
+
+
+def test_an_update_beside_a_measurement_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval(), torch.randn(2, 3, 8, 8)
+    monkeypatch.setattr(engine_choice, "compared", lambda *_: Compared(1.0, ratio=2.0))
+    fast = pof.compile(model, x)
+    fast.update()
+    measure = engine_choice.EngineChoice.times
+
+    def interrupted(*args: Any) -> Any:
+        found = measure(*args)
+        with torch.no_grad():
+            model[2].weight.mul_(1.1)
+        fast.update()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_choice.EngineChoice, "times", interrupted)
+        fast.prepare()
+    torch.testing.assert_close(fast(x), model(x))

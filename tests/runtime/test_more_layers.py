@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import pof
 from pof.core.library import core
-from pof.runtime.call_inputs import Inputs
+from pof.runtime.call_inputs import CallInputs
 from pof.runtime.capture import capture
 from pof.runtime.compiled_model import CompiledModel
 from pof.runtime.compiled_weights import CompiledWeights, tensors_of_model
@@ -50,7 +50,9 @@ def engines(fast: CompiledModel) -> list[str]:
 
 def items(model: nn.Module, x: Tensor) -> list[str]:
     """What the program is made of."""
-    return ["layer" if isinstance(item, Layer) else str(item.target) for item in capture(model, Inputs((x,), {})).items]
+    return [
+        "layer" if isinstance(item, Layer) else str(item.target) for item in capture(model, CallInputs((x,), {})).items
+    ]
 
 
 class InvertedResidual(nn.Module):
@@ -80,7 +82,7 @@ def test_norms_before_activations_in_place_are_folded(act: Callable[..., nn.Modu
 def test_norms_are_folded_in_double_precision() -> None:
     model = lively(nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)))
     conv, norm = model[0], model[1]
-    program = capture(model, Inputs((torch.randn(2, 8, 9, 9),), {}))
+    program = capture(model, CallInputs((torch.randn(2, 8, 9, 9),), {}))
     spec = CompiledWeights.of(program, tensors_of_model(model)).specs[program.items[0].name]
     factor = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
     weight = (conv.weight.double() * factor.reshape(-1, 1, 1, 1)).float()

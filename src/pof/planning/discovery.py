@@ -59,14 +59,17 @@ def find_weights(model: nn.Module) -> tuple[list[tuple[Entry, bool]], list[LeftO
                 found[key] = (replace(entry, tied=(*entry.tied, name)), is_first)
             elif not isinstance(weight, UninitializedParameter) and weight.numel() == 0:
                 left_out.append((name, EMPTY))
-            elif (uses_it := computes_with_its_weight(module)) is False or borrowed.get(name, True) is False:
-                owner = module if uses_it is False else model.get_submodule(path.rpartition(".")[0])
-                left_out.append((name, f"{type(owner).__name__} {OTHER_WEIGHTS}"))
+            elif computes_with_its_weight(module) is False:
+                left_out.append((name, f"{type(module).__name__} {OTHER_WEIGHTS}"))
+            elif key in borrowed and borrowed[key].keeps_zeros is False:
+                left_out.append((name, f"{borrowed[key].reader} {OTHER_WEIGHTS}"))
             elif taken := [why for place, why in memory if overlap(place, extent(weight))]:
                 left_out.append((name, taken[0]))
             else:
                 found[key] = (_entry(name, module, weight, kind), module is first)
-                doubtful += [name] if uses_it is None or borrowed.get(name, True) is None else []
+                unsure = computes_with_its_weight(module) is None
+                unsure |= key in borrowed and borrowed[key].keeps_zeros is None
+                doubtful += [name] if unsure else []
                 memory.append((extent(weight), f"it shares memory with {name}, in another shape, and follows it"))
     return list(found.values()), [*left_out, *_unknown(model, found, left_out)], doubtful
 

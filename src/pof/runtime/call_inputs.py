@@ -15,7 +15,7 @@ CACHES = ("use_cache", "past_key_values", "cache_params")
 Key = tuple[Any, ...]
 
 
-class Inputs(NamedTuple):
+class CallInputs(NamedTuple):
     """The inputs of one call."""
 
     listed: tuple[Any, ...]
@@ -29,7 +29,7 @@ class Inputs(NamedTuple):
             PofError: an input is neither a tensor nor a plain value.
         """
         leaves, tree = pytree.tree_flatten(self if self.named else self.listed)
-        key = (tree, *((tuple(v.shape), v.dtype) if isinstance(v, Tensor) else (type(v), v) for v in leaves))
+        key = (tree, *((tuple(v.shape), v.dtype) if isinstance(v, Tensor) else _plain(v) for v in leaves))
         try:
             hash(key)
         except TypeError:
@@ -46,9 +46,9 @@ class Inputs(NamedTuple):
         """The tuples, lists and dicts that the values come in."""
         return pytree.tree_structure(self)
 
-    def copied(self) -> "Inputs":
+    def copied(self) -> "CallInputs":
         """The same inputs with tensors of their own: a model may write to them, and timing runs it many times."""
-        found: Inputs = pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self)
+        found: CallInputs = pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self)
         return found
 
     def to(self, call: Callable[..., Any]) -> Any:
@@ -58,6 +58,11 @@ class Inputs(NamedTuple):
     def have_a_cache(self) -> bool:
         """Whether a cache of keys and values is among the inputs, which no graph can hold."""
         return any(type(leaf).__name__.endswith("Cache") for leaf in self.leaves())
+
+
+def _plain(value: Any) -> tuple[Any, ...]:
+    """A plain value as part of a key: 0.0 and -0.0 differ, and NaN is NaN."""
+    return (float, repr(value)) if isinstance(value, float) else (type(value), value)
 
 
 class _Given(NamedTuple):
@@ -74,34 +79,38 @@ class InputOrder:
 
     def __init__(self, forward: Callable[..., Any], title: str) -> None:
         self._forward, self._title = forward, title
-        self._known: dict[tuple[Any, ...], Inputs] = {}
+        self._known: dict[tuple[Any, ...], CallInputs] = {}
 
-    def of_example(self, example: Tensor | Sequence[Any] | Mapping[str, Any]) -> Inputs:
+    def of_example(self, example: Tensor | Sequence[Any] | Mapping[str, Any]) -> CallInputs:
         """The inputs that an example stands for."""
         if isinstance(example, Mapping):
             return self.of((), example)
-        return Inputs((example,) if isinstance(example, Tensor) else tuple(example), {})
+        if not isinstance(example, (Tensor, Sequence)) or isinstance(example, str):
+            raise PofError(
+                f"example is a {type(example).__name__}: pass a tensor, a tuple of inputs, or a dict by name"
+            )
+        return CallInputs((example,) if isinstance(example, Tensor) else tuple(example), {})
 
-    def of(self, listed: Sequence[Any], named: Mapping[str, Any]) -> Inputs:
+    def of(self, listed: Sequence[Any], named: Mapping[str, Any]) -> CallInputs:
         """The inputs of a call; those left out between others have their defaults.
 
         Raises:
             PofError: the module does not take them.
         """
         if not named:
-            return Inputs(tuple(listed), {})
+            return CallInputs(tuple(listed), {})
         call = (len(listed), *named)
         if call not in self._known:
             places = [_Given(number) for number in range(len(listed))]
             self._known[call] = self._ordered(places, {name: _Given(name) for name in named})
         order = self._known[call]
         given: dict[Any, Any] = {**dict(enumerate(listed)), **named}
-        return Inputs(
+        return CallInputs(
             tuple(given[each.key] if type(each) is _Given else each for each in order.listed),
             {name: given[each.key] for name, each in order.named.items()},
         )
 
-    def _ordered(self, listed: Sequence[Any], named: Mapping[str, Any]) -> Inputs:
+    def _ordered(self, listed: Sequence[Any], named: Mapping[str, Any]) -> CallInputs:
         parameters = inspect.signature(self._forward).parameters
         try:
             given = inspect.signature(self._forward).bind(*listed, **named).arguments
@@ -121,9 +130,9 @@ class InputOrder:
                 values += given.get(name, ())
             elif number <= last:
                 values.append(given.get(name, parameter.default))
-        return Inputs(tuple(values), by_name)
+        return CallInputs(tuple(values), by_name)
 
 
 def asks_for_a_cache(named: Mapping[str, Any]) -> bool:
     """Whether a call asks a model of transformers for a cache, or passes one."""
-    return any(named.get(name) not in (None, False) for name in CACHES)
+    return any(named.get(name) is not None and named[name] is not False for name in CACHES)

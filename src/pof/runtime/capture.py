@@ -9,7 +9,7 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.utils import _pytree as pytree
 
 from pof.errors import PofError
-from pof.runtime.call_inputs import Inputs
+from pof.runtime.call_inputs import CallInputs
 from pof.runtime.constant_folding import folded
 from pof.runtime.fusion import DROPOUT, IN_PLACE, fused
 from pof.runtime.program import Changes, Fixed, Item, Operation, Program, Range, Ref, Size
@@ -21,7 +21,7 @@ SAME_WITHOUT_STRIDES = {aten.view.default: aten.reshape.default, aten.view_copy.
 NEEDS_STRIDES = (aten.as_strided.default, aten.as_strided_copy.default, aten.view.dtype)
 
 
-def capture(model: nn.Module, inputs: Inputs) -> Program:
+def capture(model: nn.Module, inputs: CallInputs) -> Program:
     """The program of `model` for inputs like these, and for other batch sizes where export allows them.
 
     Raises:
@@ -33,7 +33,7 @@ def capture(model: nn.Module, inputs: Inputs) -> Program:
     return fused(folded(_program(exported, inputs)))
 
 
-def _program(exported: torch.export.ExportedProgram, example: Inputs) -> Program:
+def _program(exported: torch.export.ExportedProgram, example: CallInputs) -> Program:
     signature = exported.graph_signature
     constants = {
         **signature.inputs_to_parameters,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pof.checks import check_whole
 from pof.errors import PofError, warn
 from pof.planning.wrappers import unwrap
-from pof.runtime.call_inputs import InputOrder, Inputs, Key, asks_for_a_cache
+from pof.runtime.call_inputs import CallInputs, InputOrder, Key, asks_for_a_cache
 from pof.runtime.capture import capture
 from pof.runtime.compiled_summary import summary_of
 from pof.runtime.compiled_weights import CompiledWeights, refuse_other
@@ -112,12 +112,12 @@ class CompiledModel:
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The outputs of the model, with its weights as of compilation or of the last update."""
         if asks_for_a_cache(named):
-            return self._plainly(Inputs(inputs, named))
+            return self._plainly(CallInputs(inputs, named))
         given = self._order.of(inputs, named)
         with torch.no_grad():
             return self._run(self._choices.get(given.key()) or self._choice(given), given)
 
-    def _run(self, choice: EngineChoice, inputs: Inputs) -> Any:
+    def _run(self, choice: EngineChoice, inputs: CallInputs) -> Any:
         if choice.runner == "model":
             return owned(inputs.to(self._frozen), self._places)
         leaves = inputs.leaves()
@@ -128,13 +128,13 @@ class CompiledModel:
             choice.taken.constants[name].copy_(values[written])
         return outputs
 
-    def _plainly(self, inputs: Inputs) -> Any:
+    def _plainly(self, inputs: CallInputs) -> Any:
         """What the model itself returns for a call with a cache."""
         if not self._warned_of_caches:
             self._warned_of_caches = True
             warn("a call with a cache of keys and values runs on the plain model: leave the cache out to gain speed")
         # The copy returns no cache unless it is asked to.
-        asked = {} if getattr(getattr(self._model, "config", None), "use_cache", None) is False else {"use_cache": True}
+        asked = {"use_cache": True} if getattr(getattr(self._model, "config", None), "use_cache", False) else {}
         with torch.no_grad():
             return owned(inputs._replace(named={**asked, **inputs.named}).to(self._frozen), self._places)
 
@@ -207,19 +207,24 @@ class CompiledModel:
         inputs = self._order.of(listed, named) if listed or named else self._example
         key = inputs.key()
         with torch.no_grad():
-            choice = self._choices.get(key) or self._choice(inputs, "")
-            if key not in self._times:
+            choice = began = self._choices.get(key) or self._choice(inputs, "")
+            known = self._times.get(key)
+            if known is None:
                 # Other weights since the choice, or a misjudgement: what is slower is not used any more.
                 with unchanged_buffers(self._frozen):
                     choice, times = choice.times(inputs.copied().leaves(), self._work, self._calls(inputs))
-                self._choices, self._times = {**self._choices, key: choice}, {**self._times, key: times}
-            return self._choices[key], self._times[key]
+                with self._lock:
+                    # An update meanwhile has other weights: what was measured is returned, but not kept.
+                    if self._choices.get(key) is began:
+                        self._choices, self._times = {**self._choices, key: choice}, {**self._times, key: times}
+                return choice, times
+            return choice, known
 
     def prepare(self, *inputs: Any, **named: Any) -> None:
         """Choose the engines for inputs of this size now, so that their first call does not have to."""
         self._measured(inputs, named)
 
-    def _calls(self, inputs: Inputs) -> UserCalls:
+    def _calls(self, inputs: CallInputs) -> UserCalls:
         """The calls that are timed, as the user would make them."""
         trial, given, ours = trial_copy(self._frozen), inputs.copied(), inputs.copied()
 
@@ -237,7 +242,7 @@ class CompiledModel:
             found[plan] = plan.work()
         return found[plan]
 
-    def _choice(self, inputs: Inputs, advice: str = "; fast.prepare(inputs) does it beforehand") -> EngineChoice:
+    def _choice(self, inputs: CallInputs, advice: str = "; fast.prepare(inputs) does it beforehand") -> EngineChoice:
         """The fastest engines for inputs of this size; `advice` ends the line that says what takes so long."""
         if inputs.have_a_cache():
             raise PofError("a cache of keys and values must be passed by name, as past_key_values=...; or leave it out")
@@ -251,7 +256,7 @@ class CompiledModel:
                 self._times = {**{k: v for k, v in self._times.items() if k in self._choices}, key: times}
             return self._choices[key]
 
-    def _chosen(self, inputs: Inputs) -> tuple[EngineChoice, Times]:
+    def _chosen(self, inputs: CallInputs) -> tuple[EngineChoice, Times]:
         """Find the fastest engines for these inputs, and check what they compute."""
         with unchanged_buffers(self._frozen):
             program = self._program(inputs)
@@ -265,7 +270,7 @@ class CompiledModel:
         warn(f"the compiled outputs are {deviation:.1g} off the model's: the plain model is used")
         return choice.as_model(), replace(times, compiled=times.plain)
 
-    def _program(self, inputs: Inputs) -> Program:
+    def _program(self, inputs: CallInputs) -> Program:
         """A program that accepts these inputs; the model is exported again if there is none yet."""
         leaves, tree = inputs.leaves(), inputs.tree()
         for program in self._programs:
@@ -289,7 +294,7 @@ def _step_of(programs: Mapping[Program, CompiledWeights]) -> int:
     return round(math.log(weights / kept, STEP)) if kept else -1
 
 
-def _waiting(inputs: Inputs) -> str:
+def _waiting(inputs: CallInputs) -> str:
     sizes = ["x".join(map(str, leaf.shape)) for leaf in inputs.leaves() if isinstance(leaf, Tensor)]
     shown = ", ".join([*sizes[:3], *(["..."] if len(sizes) > 3 else [])])
     return f"pof: choosing the fastest engines for inputs of {shown}, once"

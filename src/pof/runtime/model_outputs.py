@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from pof.runtime.call_inputs import Inputs
+from pof.runtime.call_inputs import CallInputs
 from pof.runtime.model_copies import same_structure, structure, trial_copy, unchanged_buffers
 
 
@@ -29,7 +29,9 @@ def owned(outputs: Any, places: frozenset[int]) -> Any:
     return pytree.tree_map(lambda leaf: leaf.clone(memory_format=contiguous) if shared(leaf) else leaf, outputs)
 
 
-def deviation_from_model(model: nn.Module, compiled: Callable[[], Any], inputs: Callable[[], Inputs]) -> float | None:
+def deviation_from_model(
+    model: nn.Module, compiled: Callable[[], Any], inputs: Callable[[], CallInputs]
+) -> float | None:
     """How far the compiled outputs are from the model's, relative to the largest; None if the model is random.
 
     It is infinite for a model that counts its calls in a plain attribute, which no program can do.

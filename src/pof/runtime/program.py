@@ -197,7 +197,9 @@ class Program:
 
 def _fits(size: Size | Fixed, leaf: Any, seen: dict[str, int]) -> bool:
     if isinstance(size, Fixed):
-        return type(leaf) is type(size.value) and bool(leaf == size.value)
+        # 0.0 and -0.0 differ, and NaN is NaN.
+        same = repr(leaf) == repr(size.value) if isinstance(leaf, float) else leaf == size.value
+        return type(leaf) is type(size.value) and bool(same)
     if not isinstance(leaf, Tensor) or leaf.dtype is not size.dtype or leaf.dim() != len(size.sides):
         return False
     for side, found in zip(size.sides, leaf.shape, strict=True):
