@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pof
-from pof.errors import LONGEST, LONGEST_REASON, first_line, shortened, warn
+from pof.errors import LONGEST, LONGEST_REASON, PlanError, first_line, shortened, warn
 
 SOURCES = sorted(Path(pof.__file__).parent.rglob("*.py"))
 MOST = 200
@@ -71,12 +71,12 @@ def test_first_lines() -> None:
 
 def test_long_messages_lose_their_middle() -> None:
     long = f"sparsities={list(range(300))} must map names or globs to sparsities, such as {{'fc': 0.5}}"
-    for message in (str(pof.PofError(long)), shortened(long)):
+    for message in (str(PlanError(long)), shortened(long)):
         assert len(message) == LONGEST
         assert message.startswith("sparsities=[0, 1, 2")
         assert message.endswith("such as {'fc': 0.5}")
-    assert str(pof.PofError("short")) == shortened("short") == "short"
-    assert str(pof.PofError()) == ""
+    assert str(PlanError("short")) == shortened("short") == "short"
+    assert str(PlanError()) == ""
 
 
 def test_warnings_are_short_and_name_the_users_line() -> None:

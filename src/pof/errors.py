@@ -1,6 +1,7 @@
 """The errors of pof: one root, so that `except pof.PofError` catches whatever a user's input can cause.
 
-Errors and warnings are short: whatever a value or a name adds beyond that is cut out of the middle.
+Warnings, and errors about plans, are short: whatever a list or a name adds is cut out of the middle. Errors about files
+and downloads keep their paths and reasons whole.
 """
 
 import sys
@@ -41,12 +42,12 @@ def first_line(error: object, most: int = LONGEST_REASON) -> str:
 class PofError(ValueError):
     """Something that the user asked for cannot be done; the message names the value, the bound and the remedy."""
 
-    def __init__(self, message: str = "", *more: object) -> None:
-        super().__init__(shortened(str(message)), *more)
-
 
 class PlanError(PofError):
     """The model has nothing to prune, a name matches nothing, or a weight is of a kind that cannot be pruned."""
+
+    def __init__(self, message: str = "", *more: object) -> None:
+        super().__init__(shortened(str(message)), *more)
 
 
 class WeightsChangedError(PofError):

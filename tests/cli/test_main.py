@@ -102,4 +102,4 @@ def test_the_nearest_option_and_folder_are_named(tmp_path: Path, capsys: pytest.
     assert "there is no --sparity, perhaps --sparsity: pof eval --help shows how" in capsys.readouterr().err
     (tmp_path / "digits-pof-0").mkdir()
     assert main(["eval", str(tmp_path / "digits-pof")]) == 2
-    assert "perhaps " + repr(str(tmp_path / "digits-pof-0")) in capsys.readouterr().err
+    assert "perhaps 'digits-pof-0': name a run's folder" in capsys.readouterr().err

@@ -133,10 +133,10 @@ class LiveModel:
         for weight in self.weights:
             what = weight.change()
             if what is not None:
-                back = "; elastic.restore(discard=True) goes back to the remembered ones" if weight.has_copy else ""
+                back = "; elastic.restore(discard=True) goes back" if weight.has_copy else ""
                 raise WeightsChangedError(
-                    f"weight {weight.entry.name!r} was {what} since this Elastic last saw it: elastic.refresh() takes "
-                    f"the present weights as the dense ones{back}"
+                    f"weight {weight.entry.name!r} was {what} meanwhile: elastic.refresh() takes the present weights "
+                    f"as the dense ones{back}"
                 )
 
     def check_layers(self) -> None:

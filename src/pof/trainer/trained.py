@@ -148,7 +148,7 @@ def _found(source: str | Path) -> tuple[str | Path, Path | None]:
     if not path.exists():
         siblings = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         near = get_close_matches(path.name, siblings, n=1)
-        perhaps = f", perhaps {str(path.parent / near[0])!r}" if near else ""
+        perhaps = f", perhaps {near[0]!r}" if near else ""
         raise PofError(f"there is no {str(path)!r}{perhaps}: name a run's folder or a file of weights")
     return path, path if path.is_dir() else None
 
