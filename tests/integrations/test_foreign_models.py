@@ -323,5 +323,5 @@ def test_inputs_by_name_are_compiled() -> None:
     for given in (inputs, {"input_ids": words()[0]}):
         with torch.no_grad():
             torch.testing.assert_close(fast(**given).logits, model(**given).logits, rtol=1e-4, atol=1e-4)
-    with pytest.raises(pof.PofError, match="takes words by name only, which"):
+    with pytest.raises(pof.PofError, match="the model cannot be exported: You must specify"):
         fast(words=words()[0])

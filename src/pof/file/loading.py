@@ -46,8 +46,9 @@ def load(
             target[name].copy_(value)
     torch.clear_autocast_cache()
     if lacks_statistics:
+        name = file.name.replace("\\", "/").rpartition("/")[2]
         warn(
-            f"{file.name!r} has no BatchNorm statistics for {state}, so outputs may be far off: save it with "
+            f"{name!r} has no BatchNorm statistics for {state}, so outputs may be far off: save it with "
             "calibrate=batches, or call pof.Elastic(model).calibrate(batches, paired=False)"
         )
     least = min(GLOBAL_FLOOR, 1 - state.sparsity)
