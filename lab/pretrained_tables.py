@@ -18,10 +18,14 @@ def _table(record: Record) -> str:
     stages = [stage for stage in record["fit"]["stages"] if stage["name"] in ("least squares", "training")]
     took = ", ".join(f"{stage['name']} {stage['seconds'] / 60:.1f} min" for stage in stages)
     whole = sum(stage["seconds"] for stage in record["fit"]["stages"]) / 60
-    about = (
-        f"Top-1, {record['tested_on']}. Fitted in {whole:.0f} minutes ({took}) to {record['fitted_to']} images without "
-        f"labels, one network and one file for all columns. {record['fit']['advice'].capitalize()}."
-    ).replace(". .", ".")
+    sentences = [
+        f"Top-1, {record['tested_on']}",
+        f"Fitted in {whole:.0f} minutes ({took}) to {record['fitted_to']} images without labels, one network and one "
+        "file for all columns",
+        record["fit"]["advice"],
+        *record.get("remarks", []),
+    ]
+    about = " ".join(f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}." for sentence in sentences)
     rows = [[name, *map(_accuracy, figures)] for name, figures in record["top1"].items()]
     for name, sizes in record.get("bytes_read", {}).items():
         rows.append([f"MB read, {name}", *(f"{size / 1e6:.1f}" for size in sizes)])

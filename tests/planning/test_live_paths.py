@@ -122,7 +122,7 @@ def test_looking_leaves_no_trace() -> None:
 
 
 def test_an_ordinary_network_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pof.planning.live_paths._traced", lambda model: pytest.fail("it takes time"))
+    monkeypatch.setattr("pof.planning.live_paths.traced_graph", lambda model: pytest.fail("it takes time"))
     pof.Elastic(cifar_resnet.resnet20()).prune(0.9)
 
 

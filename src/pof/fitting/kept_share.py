@@ -1,7 +1,7 @@
 """How much of a training to keep: all of it, a part of the way, or nothing. New inputs tell.
 
-Training on few inputs goes too far: it learns them by heart, and pays for high sparsities with low ones. Half of the
-way often has most of the gain and a quarter of the loss, as losses grow with the square of the way.
+Training on few inputs can go too far: it learns them by heart, and pays for high sparsities with low ones. A part of
+the way may then be better than all of it.
 """
 
 from collections.abc import Callable, Mapping

@@ -5,7 +5,6 @@ own class does not show it. The code of `forward` is searched for such reads, an
 traced: each value either has its zeros where the weight has them, or not.
 """
 
-import copy
 import dis
 import inspect
 import operator
@@ -20,6 +19,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from pof.planning.shared_memory import identity
+from pof.planning.traced_graph import traced_graph
 
 LOADS = ("LOAD_ATTR", "LOAD_METHOD")
 ASKS_ONLY = ("dtype", "device", "shape", "ndim", "size", "dim", "numel", "requires_grad", "is_cuda", "is_meta")
@@ -86,7 +86,7 @@ def borrowed_weights(model: nn.Module) -> dict[object, Borrowed]:
         if not _KNOWN[kind].some or not any(part is not module and part._parameters for part in module.modules()):
             continue
         own = {id(parameter) for parameter in module._parameters.values()}
-        graph = _traced(module)
+        graph = traced_graph(module, _defaults(module))
         judged: list[tuple[nn.Parameter, bool | None]]
         if graph is None:
             named = [_weight_of_a_part(module, chain) for chain in _KNOWN[kind].chains]
@@ -179,16 +179,10 @@ def _parameter_at(module: nn.Module, name: str) -> nn.Parameter | None:
     return found if found.dim() > 1 else None
 
 
-def _traced(module: nn.Module) -> fx.Graph | None:
-    """The graph of one module, or None; the module itself is not called, and shares its weights."""
-    shared = {id(tensor): tensor for tensor in module.parameters()}
-    try:
-        with torch.random.fork_rng(devices=[]):
-            parameters = inspect.signature(module.forward).parameters.values()
-            defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-            return fx.Tracer().trace(copy.deepcopy(module, shared), defaults)
-    except Exception:  # whatever a module does with what is not a tensor
-        return None
+def _defaults(module: nn.Module) -> dict[str, Any]:
+    """The inputs of `forward` that have default values; they are traced as constants."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
 
 
 def _keeps_zeros(graph: fx.Graph, weights: set[fx.Node]) -> bool:

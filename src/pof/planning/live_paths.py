@@ -5,7 +5,6 @@ own row is empty. The graph of the model is traced, and each unit (a channel, a 
 from a live one. What is not understood counts as live, so nothing is called dead that is not.
 """
 
-import copy
 import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from pof.errors import warn
+from pof.planning.traced_graph import traced_graph
 from pof.ranking.sparsity_state import DENSE, State
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -70,7 +70,7 @@ class PathCheck:
             return
         self._seen.add(state)
         if not self._was_traced:
-            self._graph, self._was_traced = _traced(self._model), True
+            self._graph, self._was_traced = traced_graph(self._model), True
         if self._graph is None:
             if fewest <= FEW:
                 warn(
@@ -84,16 +84,6 @@ class PathCheck:
                 f"{state}, the outputs are the same for every input, as no path of weights leads through {end!r}: "
                 "prune less, or exclude small layers"
             )
-
-
-def _traced(model: nn.Module) -> fx.Graph | None:
-    """The graph of `model`, or None if it cannot be traced; the model itself is not called, and shares its weights."""
-    shared = {id(tensor): tensor for tensor in model.parameters()}
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return fx.Tracer().trace(copy.deepcopy(model, shared))
-    except Exception:  # whatever a model does with what is not a tensor
-        return None
 
 
 @torch.no_grad()

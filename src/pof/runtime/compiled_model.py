@@ -108,6 +108,8 @@ class CompiledModel:
         self._warned_of_caches = False
         with torch.no_grad():
             self._choice(self._example)
+        self._step = _step_of(self._programs)
+        """About how many weights are not zero: the engines that were chosen are right for that."""
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The outputs of the model, with its weights as of compilation or of the last update."""
@@ -157,18 +159,20 @@ class CompiledModel:
             known = same_structure(self._structure, now)
             programs = {program: CompiledWeights.of(program, state) for program in self._programs} if known else {}
             choices = {key: c.with_weights(programs[c.program]) for key, c in self._choices.items() if known}
-            self._earlier[_step_of(self._programs)] = {key: c.earlier() for key, c in self._choices.items()}
-            is_near = known and _step_of(programs) == _step_of(self._programs)
+            self._earlier[self._step] = {key: c.earlier() for key, c in self._choices.items()}
+            before, self._step = self._step, _step_of(programs)
             self._frozen, self._state, self._structure, self._programs = frozen, state, now, programs
             self._choices, self._times, self._places = choices, {}, places_of(state)
             if not known:
                 self._earlier = {}
-            if not is_near:
+                self._choose_again()
+                self._step = _step_of(self._programs)
+            elif self._step != before:
                 self._choose_again()
 
     def _choose_again(self) -> None:
         """Choose other engines, while calls of other threads run on the present ones."""
-        earlier = self._earlier.get(_step_of(self._programs), {})
+        earlier = self._earlier.get(self._step, {})
         usable = {key: each for key, each in earlier.items() if each.program in self._programs}
         found = {key: each.with_weights(self._programs[each.program]) for key, each in usable.items()}
         key, times = self._example.key(), dict[Key, Times]()
