@@ -44,13 +44,14 @@ def deviation_from_model(
         states.append(structure(trial))
     if not same_structure(*states):
         return math.inf
-    if _deviation(*found) > 0:
+    if largest_deviation(*found) > 0:
         return None
     with unchanged_buffers(model):
-        return _deviation(compiled(), found[0])
+        return largest_deviation(compiled(), found[0])
 
 
-def _deviation(found: Any, wanted: Any) -> float:
+def largest_deviation(found: Any, wanted: Any) -> float:
+    """How far outputs are from others, relative to the largest of each; infinite if they are not alike."""
     ours, theirs = pytree.tree_leaves(found), pytree.tree_leaves(wanted)
     if len(ours) != len(theirs):
         return math.inf

@@ -189,6 +189,10 @@ class Program:
         """The values that exist before the first item runs."""
         return {**constants, **dict(zip(self.inputs, leaves, strict=True))}
 
+    def returned(self, values: Mapping[str, Any]) -> Any:
+        """What the model returns, from its values by name."""
+        return pytree.tree_map(lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf, self.outputs)
+
     def wanted(self) -> list[str]:
         """The names of all values that are returned or written back."""
         found = [leaf.name for leaf in pytree.tree_leaves(self.outputs) if isinstance(leaf, Ref)]
