@@ -72,7 +72,7 @@ def test_first_lines() -> None:
 def test_long_messages_lose_their_middle() -> None:
     long = f"sparsities={list(range(300))} must map names or globs to sparsities, such as {{'fc': 0.5}}"
     for message in (str(PlanError(long)), shortened(long)):
-        assert len(message) == LONGEST
+        assert LONGEST - 20 < len(message) <= LONGEST
         assert message.startswith("sparsities=[0, 1, 2")
         assert message.endswith("such as {'fc': 0.5}")
     assert str(PlanError("short")) == shortened("short") == "short"

@@ -21,7 +21,10 @@ def shortened(message: str) -> str:
     """The message, without its middle if it is too long."""
     if len(message) <= LONGEST:
         return message
-    return f"{message[: LONGEST - LONGEST_END - 5]} ... {message[-LONGEST_END:]}"
+    begin, end = message[: LONGEST - LONGEST_END - 5], message[-LONGEST_END:]
+    # Whole words, unless one of them is all there is.
+    begin, end = begin.rpartition(" ")[0] or begin, end.partition(" ")[2] or end
+    return f"{begin} ... {end}"
 
 
 def warn(message: str) -> None:

@@ -91,6 +91,14 @@ class Loops(nn.Module):
         return torch.stack([F.conv2d(x, standardised(conv.weight), padding=1) for conv in self.conv])  # type: ignore[arg-type]
 
 
+class LoopsUnseen(Loops):
+    """It cannot be traced, and names none of the parts whose weights it changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = super().forward(x)
+        return found if found.sum() > 0 else -found
+
+
 class WritesInPlace(Holder):
     def forward(self, x: Tensor) -> Tensor:
         weight = self.conv.weight.clone()
@@ -124,6 +132,7 @@ class IsScaledByIt(Holder):
         (Aliases, [False]),
         (HasAProperty, [False]),
         (Loops, [False]),
+        (LoopsUnseen, [None]),
         (WritesInPlace, [False]),
         (Joins, [False]),
         (Scales, [True]),

@@ -114,6 +114,31 @@ class Switched(nn.Linear):
         return torch.einsum("bi,oi->bo", x, self.weight - self.centred * self.weight.mean(1, keepdim=True))
 
 
+class CentralDifference(nn.Conv2d):
+    """A convolution with the weight, and one with its sums: the middle of a kernel is not what is stored."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) - 0.7 * F.conv2d(x, self.weight.sum((2, 3), keepdim=True), padding=self.padding)
+
+
+class InHalves(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = self.weight.chunk(2)
+        return torch.cat([x @ one.t(), x @ other.t()], 1)
+
+
+class ThereAndBack(nn.Linear):
+    """Its second product is of what the first one gives, which is no weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) @ torch.ones(64, 64)
+
+
+class CentredAttention(nn.MultiheadAttention):
+    def forward(self, *inputs: Tensor, **settings: Any) -> Any:
+        return F.linear(inputs[0], self.in_proj_weight - self.in_proj_weight.mean()), None
+
+
 class TransposedCentred(nn.ConvTranspose2d):
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         return F.conv_transpose2d(x, self.weight - self.weight.mean())
@@ -134,6 +159,8 @@ class TransposedCentred(nn.ConvTranspose2d):
         LearntShift(),
         Switched(True),
         TransposedCentred(4, 6, 3),
+        CentralDifference(16, 16, 3, padding=1),
+        CentredAttention(8, 2),
     ],
 )
 def test_linear_functions_of_a_weight_are_caught(layer: nn.Module) -> None:
@@ -166,7 +193,10 @@ def test_zeros_that_would_not_stay_zero_are_left_out(layer: nn.Module) -> None:
         conv(lambda weight: weight, stride=2, padding=1, groups=2),
         pof.SphericalConv2d(4, 6, 3),
         pof.SphericalLinear(5, 4),
+        InHalves(32, 32),
+        ThereAndBack(64, 64),
         nn.Conv1d(3, 4, 3),
+        nn.MultiheadAttention(8, 2),
         nn.ConvTranspose2d(4, 6, 3, groups=2),
     ],
 )

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import pof
 from pof.models import cifar_resnet
+from pof.ranking.sparsity_state import Scope
 from tests.small_models import bits
 
 
@@ -53,6 +54,125 @@ def convolutions() -> nn.Module:
         nn.Flatten(),
         nn.Linear(16, 2),
     ).eval()
+
+
+class Narrow(nn.Module):
+    """Three thin layers, with something between them."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 3), nn.Linear(3, 2)
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.between(self.second(self.between(self.first(x)))))
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.last = nn.Linear(8, 12), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values, gates = self.both(x).chunk(2, -1)
+        return self.last(values * torch.sigmoid(gates))
+
+
+class Joined(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.last = nn.Linear(8, 3), nn.Linear(8, 3), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.cat([torch.tanh(self.one(x)), torch.tanh(self.other(x))], 1))
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.attention, self.last = (
+            nn.Linear(4, 8),
+            nn.MultiheadAttention(8, 2, batch_first=True),
+            nn.Linear(8, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        return self.last(self.attention(x, x, x)[0].mean(1))
+
+
+class Mixer(nn.Module):
+    """What comes out of a linear layer over (tokens, features) lies in another order than maps do."""
+
+    def __init__(self, *, crosswise: bool) -> None:
+        super().__init__()
+        self.features, self.tokens, self.last = nn.Linear(10, 6), nn.Linear(5, 3), nn.Linear(18 if crosswise else 30, 2)
+        self.crosswise = crosswise
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.features(x))
+        if self.crosswise:
+            x = torch.tanh(self.tokens(x.transpose(1, 2)))
+        return self.last(x.flatten(1))
+
+
+BETWEEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "modules": nn.Sequential(nn.Dropout1d(), nn.SELU(), nn.Softsign(), nn.LogSigmoid()).eval(),
+    "methods": lambda x: x.tanh().clamp(-2, 2).sin(),
+    "view": lambda x: torch.tanh(x).view(x.shape[0], -1),
+    "shape unknown": lambda x: torch.tanh(x).reshape(-1, x.shape[1]),
+}
+FOLLOWED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    **{name: (lambda between=between: Narrow(between), (32, 8)) for name, between in BETWEEN.items()},
+    "gated": (Gated, (32, 8)),
+    "joined": (Joined, (32, 8)),
+    "attending": (Attending, (16, 5, 4)),
+    "mixer": (lambda: Mixer(crosswise=False), (16, 5, 10)),
+    "crosswise mixer": (lambda: Mixer(crosswise=True), (16, 5, 10)),
+}
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+@pytest.mark.parametrize("name", FOLLOWED)
+@torch.no_grad()
+def test_no_network_dies_without_a_word_and_no_live_one_is_called_dead(name: str, scope: Scope) -> None:
+    make, shape = FOLLOWED[name]
+    deaths = 0
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model, x = make().eval().double(), torch.randn(shape).double()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            pof.Elastic(model, scope=scope).prune(0.9)
+        told = [str(each.message) for each in caught if "outputs are the same" in str(each.message)]
+        outputs = model(x)
+        is_dead = bool((outputs - outputs[:1]).abs().max() < 1e-14)
+        deaths += is_dead
+        if is_dead:
+            assert len(told) == 1
+        elif told:
+            assert "perhaps" in told[0]
+    assert deaths > 0 or name == "mixer"
+
+
+def test_what_is_not_understood_raises_no_doubt_in_wide_layers() -> None:
+    class Softened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.second(self.first(x).softmax(1)).sort(1).values).softmax(1)
+
+    torch.manual_seed(0)
+    model = Softened()
+    with torch.no_grad():
+        model.first.weight[:32] = 0  # dead rows, but no dead layer
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pof.Elastic(model).prune(0.6)
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

@@ -87,7 +87,13 @@ def test_a_weight_tied_to_an_embedding_is_left_out_with_a_notice() -> None:
     with pytest.warns(UserWarning, match=r"lm_head\.weight is not pruned: it is tied to an embedding"):
         plan = pof.plan(LanguageModel())
     assert names(plan) == ["body.weight"]
-    assert [name for name, _ in plan.left_out] == ["lm_head.weight"]
+    assert [name for name, _ in plan.left_out] == ["lm_head.weight", "embedding.weight"]
+
+
+def test_a_weight_that_is_left_out_goes_by_each_of_its_names() -> None:
+    with pytest.warns(UserWarning, match=r"lm_head\.weight is not pruned"):
+        plan = pof.plan(LanguageModel(), exclude="embedding")
+    assert dict(plan.left_out)["embedding.weight"] == "excluded"
 
 
 def test_a_weight_in_the_memory_of_an_embedding_is_left_out_too() -> None:

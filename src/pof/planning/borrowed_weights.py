@@ -89,8 +89,7 @@ def borrowed_weights(model: nn.Module) -> dict[object, Borrowed]:
         graph = traced_graph(module, _defaults(module))
         judged: list[tuple[nn.Parameter, bool | None]]
         if graph is None:
-            named = [_weight_of_a_part(module, chain) for chain in _KNOWN[kind].chains]
-            judged = [(weight, None) for weight in named if weight is not None]
+            judged = [(weight, None) for weight in _read_unseen(module, _KNOWN[kind].chains)]
         else:
             weights = {node: _parameter_at(module, str(node.target)) for node in graph.nodes if node.op == "get_attr"}
             read = {id(weight): weight for weight in weights.values() if weight is not None and id(weight) not in own}
@@ -158,6 +157,15 @@ def _chains(code: CodeType) -> Iterator[Chain]:
             yield tuple(chain[: last + 1])
         names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
         chain = [] if each.opname.startswith("LOAD_FAST") and names[-1:] == code.co_varnames[:1] else None
+
+
+def _read_unseen(module: nn.Module, chains: frozenset[Chain]) -> list[nn.Parameter]:
+    """The weights that a module reads which cannot be traced; those of all its parts if it names none."""
+    if chains:
+        found = [_weight_of_a_part(module, chain) for chain in chains]
+    else:
+        found = [part._parameters.get("weight") for part in module.modules() if part is not module]
+    return [weight for weight in found if weight is not None and weight.dim() > 1]
 
 
 def _weight_of_a_part(module: nn.Module, chain: Chain) -> nn.Parameter | None:

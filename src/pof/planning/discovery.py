@@ -87,9 +87,9 @@ def _unknown(model: nn.Module, found: Mapping[object, tuple[Entry, bool]], left_
     """Weights of some size that neither list has: of embeddings, and of layers that no kind describes."""
     least = LEAST_SHARE * count_weights(model.parameters())
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    known = {*found, *(identity(parameters[name]) for name, _ in left_out if name in parameters)}
     # What a weight is computed from, such as the parameters of a parametrisation, is told with that weight.
     owners = {name.rpartition(".")[0] for name, _ in left_out if name not in parameters}
+    told = {name for name, _ in left_out}
     unknown = []
     for path, module in model.named_modules():
         if path in owners or path.partition(".parametrizations")[0] in owners - {path}:
@@ -98,10 +98,10 @@ def _unknown(model: nn.Module, found: Mapping[object, tuple[Entry, bool]], left_
             name = f"{path}.{attribute}" if path else attribute
             if weight is None or isinstance(weight, UninitializedParameter) or weight.dim() < 2:
                 continue
-            if weight.numel() <= least or identity(weight) in known:
+            # A weight that is left out is told under each of its names, so that each can be found.
+            if weight.numel() <= least or identity(weight) in found or name in told:
                 continue
             unknown.append((name, _why_unknown(module, attribute)))
-            known.add(identity(weight))
     return unknown
 
 

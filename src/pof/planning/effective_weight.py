@@ -23,6 +23,8 @@ PRODUCTS = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear", "mv", "addmv", "m
 """How the names of the operations begin, behind any underscores, that multiply an input by weights."""
 MEDIAN = 0.6745
 """Half of all normal numbers are smaller."""
+LARGE, SUMMED = 64, 0.7
+"""A part of the weight of so many numbers has half of them; sums of two numbers or more are not zero more often."""
 REPEATED = 65521
 """How many random numbers a large weight repeats: a prime, so that no two rows are alike."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -41,6 +43,8 @@ def computes_with_its_weight(module: nn.Module) -> bool | None:
     knows.
     """
     kind = type(module)
+    if isinstance(module, nn.MultiheadAttention):
+        return True if kind.forward.__module__.startswith("torch.") else None
     if not isinstance(module, (nn.Linear, _ConvNd)):
         return True
     # A function put in place of `forward` is bound to this very layer; accelerate's only moves what goes in and out.
@@ -71,17 +75,15 @@ def _likeness(module: nn.Module) -> object:
 
 
 class _Factors(TorchDispatchMode):
-    """Notes what products are made of: the tensors of one size that operations multiply."""
+    """Notes what products are made of: the tensors that operations multiply."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._size = size
         self.found: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__.lstrip("_").startswith(PRODUCTS):
-            tensors = (arg for arg in args if isinstance(arg, Tensor))
-            self.found += [tensor.detach() for tensor in tensors if tensor.numel() == self._size]
+            self.found += [arg.detach() for arg in args if isinstance(arg, Tensor)]
         return func(*args, **(kwargs or {}))
 
 
@@ -130,17 +132,27 @@ class _Probe:
                 self._moved = self._state
                 whole = self._call(own)
             others = self._call(own * ~part)
-            with _Factors(own.numel()) as of_some:
+            with _Factors() as of_some:
                 some = self._call(weights)
-            with _Factors(own.numel()) as of_none:
+            with _Factors() as of_none:
                 nothing = self._call(torch.zeros_like(own))
+            with _Factors() as of_others:
+                self._call(weights, self._x.flip(-1))
         off = float((some + others - nothing - whole).abs().max())
         if off > TOLERANCE * max(float(whole.abs().max()), 1e-6):
             return False
-        if len(of_some.found) != len(of_none.found):
+        if not len(of_some.found) == len(of_none.found) == len(of_others.found):
             return True
-        factors = [a for a, b in zip(of_some.found, of_none.found, strict=True) if not torch.equal(a, b)]
+        moved = [
+            factor
+            for factor, without, other in zip(of_some.found, of_none.found, of_others.found, strict=True)
+            # What depends on the input is no weight, unless a layer swaps the two.
+            if not torch.equal(factor, without) and (factor.numel() == own.numel() or torch.equal(factor, other))
+        ]
+        factors = [factor for factor in moved if factor.numel() == own.numel()]
         kept = int(torch.count_nonzero(part))
+        if any(_count(each) > SUMMED * each.numel() for each in moved if each.numel() >= LARGE):
+            return False
         return all(_count(each) <= kept for each in factors) if factors else self._meets_one_weight(weights)
 
     @torch.enable_grad()
