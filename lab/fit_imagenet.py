@@ -11,10 +11,7 @@ example: python -m lab.fit_imagenet resnet50 --images images.zip --minutes 60
 
 import argparse
 import copy
-import json
-import resource
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,18 +24,21 @@ from torch.nn.utils import prune as torch_prune
 import pof
 from lab.command_line import LAB, run_command
 from lab.pretrained_networks import NETWORKS, read_images
-from pof.elastic.batch_statistics import estimate_statistics
-from pof.elastic.live_model import LiveModel
-from pof.file.atomic_write import replacing
-from pof.fitting.fit_report import as_record
+from lab.state_rows import (
+    BANDS,
+    SPARSITIES,
+    STATES,
+    UNFITTED,
+    Statistics,
+    figures_by_state,
+    fitted,
+    record_so_far,
+    write_record,
+)
 from pof.fitting.half_precision import autocast, half_precision_is_faster
-from pof.ranking.sparsity_state import DENSE, pruned_state
+from pof.ranking.sparsity_state import DENSE
 from pof.terminal.text_table import text_table
-from pof.trainer.run_origin import made_with
 
-SPARSITIES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
-BANDS = ((0.3, 0.7), (0.5, 0.9))
-STATES = (DENSE, *(pruned_state(s) for s in SPARSITIES), *(pruned_state(high, low) for low, high in BANDS))
 CALIBRATED = 256
 """How many images statistics are estimated from."""
 ASIDE = 200
@@ -77,41 +77,24 @@ def run(options: argparse.Namespace) -> int:
         "statistics_from": CALIBRATED,
         "states": [str(state) for state in STATES],
     }
-    found = _record_so_far(path, about)
+    found = record_so_far(path, about)
     found["bfloat16"] = test.half
+    top1 = found.setdefault("top1", {})
     if options.baselines:
-        found["top1"] |= {
-            "torch.nn.utils.prune, global": test.by_torch(),
-            "global magnitudes": test.states(None),
-            "global magnitudes, statistics replaced": test.states("replaced"),
-            "global magnitudes, statistics in pairs": test.states("paired"),
-        }
+        top1["torch.nn.utils.prune, global"] = test.by_torch()
+        top1 |= {name: test.states(statistics) for name, statistics in UNFITTED.items()}
     else:
-        report = pof.fit(model, test.batches, minutes=options.minutes, progress=_show)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"\n{report}\npeak memory so far {peak:.2f} GiB", file=sys.stderr)
-        found["top1"]["fitted"] = test.states("paired")
-        found |= {"minutes": options.minutes, "fitted_to": len(inputs), "peak_gib": round(peak, 2)}
-        found |= {"fit": as_record(report), **made_with()}
+        about_fit = fitted(model, test.batches, len(inputs), options.minutes)
+        top1["fitted"] = test.states("paired")
+        found |= about_fit
     if options.out:
         data = test.batches[: CALIBRATED // 32]
         pof.save(model, options.out, scope="global", calibrate=data, states=(*SPARSITIES, *BANDS))
         read = [pof.open(options.out).bytes_for(state.sparsity, state.recover_from) for state in STATES]
         found["bytes_read"] = found.get("bytes_read", {}) | {"as it came" if options.baselines else "fitted": read}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(found, indent=1) + "\n")
-    print(text_table(("", *map(str, STATES)), [(name, *map(_figure, row)) for name, row in found["top1"].items()]))
+    write_record(path, found)
+    print(text_table(("", *map(str, STATES)), [(name, *map(_figure, row)) for name, row in top1.items()]))
     return 0
-
-
-def _record_so_far(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """The record that is there, if it is about the same; else a new one."""
-    if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text())
-        if all(found.get(key) == value for key, value in about.items()):
-            return found
-    return {**about, "top1": {}}
 
 
 class Tester:
@@ -131,25 +114,10 @@ class Tester:
                 hits += int((self.model(images).argmax(1) == classes).sum())
         return round(100 * hits / len(self._wanted), 2)
 
-    @torch.no_grad()
-    def states(self, statistics: str | None) -> list[float]:
+    def states(self, statistics: Statistics) -> list[float]:
         """The accuracy in each of `STATES`, with statistics as they are (None), "replaced" or "paired"."""
-        live = LiveModel(self.model, pof.plan(self.model), "global", "raw")
         data = self.batches[: CALIBRATED // 32]
-        with autocast(self.model, self.half):
-            dense = live.dense_estimate(data)
-        found = []
-        for state in STATES:
-            live.go(state)
-            with autocast(self.model, self.half):
-                if statistics == "paired":
-                    live.calibrate(data, dense)
-                elif statistics == "replaced" and state != DENSE:
-                    estimate_statistics(self.model, data)
-            found.append(self.accuracy())
-            _show("test", len(found) / len(STATES), f"{state}: {found[-1]}")
-        live.go(DENSE)
-        return found
+        return figures_by_state(self.model, STATES, self.accuracy, statistics, data, self.half)
 
     def by_torch(self) -> list[float | None]:
         """The accuracy after torch's own global magnitude pruning, of the same weights; it knows no bands."""
@@ -169,10 +137,6 @@ class Tester:
             found.append(self.accuracy())
         self.model = ours
         return found
-
-
-def _show(stage: str, over: float, note: str) -> None:
-    print(f"\r{time.strftime('%H:%M:%S')} {stage} {over:.0%} {note:40.40}", end="", file=sys.stderr, flush=True)
 
 
 def _figure(value: Any) -> str:
