@@ -11,7 +11,7 @@ from typing import Any
 
 from lab.command_line import LAB
 from lab.plots import BarPanel, Curve, Histogram, can_plot, plot_histograms, plot_panels, plot_sizes
-from lab.pretrained_tables import pretrained_tables
+from lab.pretrained_tables import PretrainedRecords, pretrained_tables, read_pretrained, read_records
 from lab.result_tables import Record, tables, trained_scope, value
 from pof.errors import PofError
 
@@ -31,7 +31,7 @@ def main() -> None:
     ).parse_args()
     page, results, images = DOCS / "results.md", LAB / "records", DOCS / "images"
     records = read_records(results / "cifar10")
-    pretrained = read_records(results / "imagenet")
+    pretrained = read_pretrained(results)
     page.write_text(with_tables(page.read_text(), records, read_paper(), dense_accuracy(), pretrained))
     print(page)
     if can_plot():
@@ -116,11 +116,6 @@ def _is_pruned(row: Mapping[str, Any]) -> bool:
     return bool(row["sparsity"] == row["recover_from"])
 
 
-def read_records(folder: Path) -> list[Record]:
-    """The records of all runs that finished."""
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-
-
 def read_paper(path: Path = LAB / "records/paper.json") -> dict[str, Any]:
     """The numbers of the paper's tables."""
     found: dict[str, Any] = json.loads(path.read_text())
@@ -134,7 +129,7 @@ def dense_accuracy(path: Path = LAB / "records/cifar10-resnet20-dense.json") -> 
 
 
 def with_tables(
-    page: str, records: Sequence[Record], paper: Mapping[str, Any], dense: float, pretrained: Sequence[Record]
+    page: str, records: Sequence[Record], paper: Mapping[str, Any], dense: float, pretrained: PretrainedRecords
 ) -> str:
     """The page with the tables of these records."""
     before, begin, rest = page.partition(BEGIN)

@@ -16,6 +16,7 @@ from lab import experiments as plan_of
 from lab.budgets import BUDGETS
 from lab.command_line import LAB
 from lab.experiments import TABLES, Experiment, experiments
+from lab.pretrained_tables import PretrainedRecords
 from lab.reproduce import main
 from lab.result_tables import tables, total_passes
 from lab.results_page import BEGIN, END, draw_methods, draw_weights, read_paper, with_tables
@@ -320,12 +321,14 @@ def test_tables_are_made_of_records() -> None:
     assert "| POF | 87.00 (-3.00) |" in longer, "those of another budget began with another one"
     assert "| 70 % | 40.03 | 53.44 |" in found
     assert "63.50 (-6.20)" in found
-    page = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"), 0.9, [])
+    page = with_tables(
+        f"before\n{BEGIN}\nold\n{END}\nafter", [], read_paper(RESULTS / "paper.json"), 0.9, PretrainedRecords()
+    )
     assert page.startswith("before\n")
     assert page.endswith("\nafter")
     assert "old" not in page
     with pytest.raises(PofError, match="to write tables between"):
-        with_tables("nothing", [], {}, 0.9, [])
+        with_tables("nothing", [], {}, 0.9, PretrainedRecords())
 
 
 def test_recovered_networks_stand_beside_those_of_other_methods() -> None:
