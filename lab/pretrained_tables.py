@@ -81,8 +81,8 @@ def _cifar10(record: Record, nested: Record | None) -> str:
     if nested is not None:
         epochs = nested["training"]["recipe"]["run"]["epochs"]
         sentences.append(
-            f"The last row is the network that comes with pof: {epochs} epochs of two passes over all training images, "
-            "with labels and the same start; blank where it was not tested"
+            f"The last row is the network that comes with pof, trained for {epochs} epochs on all training images, "
+            "augmented, from the same start; blank where it was not tested"
         )
         known = {
             _state(row): row["accuracy"] if row["calibrated"] is None else row["calibrated"] for row in nested["rows"]
