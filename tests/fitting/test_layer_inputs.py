@@ -63,6 +63,18 @@ def test_products_are_sums_over_batches(monkeypatch: pytest.MonkeyPatch) -> None
     assert whole["3.weight"].shape == (2, 72, 72)
 
 
+def test_centred_products_are_those_of_inputs_without_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_inputs, "POSITIONS", 10**6)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.BatchNorm2d(6)).eval()
+    (layer,), _ = refittable_layers(model, pof.plan(model, include="*"))
+    x = torch.randn(10, 4, 6, 7) + 3
+    found = input_grams(model, [layer], list(x.split(4)), centred=["0.weight"])["0.weight"]
+    columns = layer.columns(x, torch.Generator())
+    away = columns - columns.mean(2, keepdim=True)
+    torch.testing.assert_close(found, away @ away.transpose(1, 2), rtol=1e-3, atol=1e-2)
+
+
 def test_layers_that_are_not_refitted_are_named() -> None:
     class Parts(nn.Module):
         def __init__(self) -> None:

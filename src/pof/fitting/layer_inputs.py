@@ -1,7 +1,8 @@
 """What the layers of a network see: for each, the products of its inputs with each other, summed over batches."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -111,29 +112,56 @@ def in_waves(layers: Iterable[RefittableLayer]) -> Iterator[list[RefittableLayer
 
 @torch.no_grad()
 def input_grams(
-    model: nn.Module, layers: Iterable[RefittableLayer], batches: Iterable[Any], seed: int = 0
+    model: nn.Module,
+    layers: Iterable[RefittableLayer],
+    batches: Iterable[Any],
+    centred: Container[str] = (),
+    seed: int = 0,
 ) -> dict[str, Tensor]:
-    """The products X X^T of the inputs of `layers`, by name; a layer that saw no input is left out."""
-    grams: dict[str, Tensor] = {}
+    """The products X X^T of the inputs of `layers`, by name; a layer that saw no input is left out.
+
+    Layers in `centred` have the mean of their inputs taken out first: what a BatchNorm behind them takes out anyway.
+    """
+    sums: dict[str, _Sums] = {}
     generator = torch.Generator().manual_seed(seed)
-    with _watching(layers, grams, generator):
+    with _watching(layers, sums, generator):
         for batch in batches:
             run_batch(model, batch)
-    return grams
+    return {name: found.centred() if name in centred else found.products for name, found in sums.items()}
+
+
+@dataclass
+class _Sums:
+    """Sums over samples of the inputs of one layer."""
+
+    products: Tensor
+    """(groups, inputs, inputs)."""
+    inputs: Tensor
+    """(groups, inputs, 1)."""
+    count: int
+
+    def add(self, columns: Tensor) -> None:
+        self.products.add_(columns @ columns.transpose(1, 2))
+        self.inputs.add_(columns.sum(2, keepdim=True))
+        self.count += columns.shape[2]
+
+    def centred(self) -> Tensor:
+        """The products of the inputs without their mean; it takes the place of the others."""
+        return self.products.sub_(self.inputs @ self.inputs.transpose(1, 2) / self.count)
 
 
 @contextmanager
-def _watching(
-    layers: Iterable[RefittableLayer], grams: dict[str, Tensor], generator: torch.Generator
-) -> Iterator[None]:
+def _watching(layers: Iterable[RefittableLayer], sums: dict[str, _Sums], generator: torch.Generator) -> Iterator[None]:
     def hook_of(layer: RefittableLayer) -> Any:
         def look(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             x = args[0] if args else next(iter(kwargs.values()))
             columns = layer.columns(x.detach(), generator).float()
             # The network may run in half precision, but sums of products need more.
             with torch.autocast(columns.device.type, enabled=False):
-                product = columns @ columns.transpose(1, 2)
-            grams[layer.name] = product if layer.name not in grams else grams[layer.name].add_(product)
+                if layer.name not in sums:
+                    zeros = columns.new_zeros(*columns.shape[:2], 1)
+                    sums[layer.name] = _Sums(zeros @ zeros.transpose(1, 2), zeros, 0)
+                sums[layer.name].add(columns)
 
         return look
 

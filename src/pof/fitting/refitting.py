@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pof.fitting.half_precision import autocast
 from pof.fitting.layer_inputs import RefittableLayer, in_waves, input_grams
 from pof.fitting.least_squares import damped, nested_least_squares, relative_errors
+from pof.fitting.row_balance import normalised_layers
 from pof.planning.pruning_plan import Plan
 from pof.ranking.cuts import find_cut, keep_mask
 from pof.ranking.shares import GlobalRanking, share_alike
@@ -46,7 +47,7 @@ def refit(
     """Refit the weights of `layers` in place; return the errors before and after.
 
     Each of `sparsities` is served, and the dense network. The inputs are those of the dense network, which runs in
-    bfloat16 if `half`. A refitted weight may be larger or smaller than its neighbours, so the masks are found anew from
+    bfloat16 if `half`, without their means if a BatchNorm follows. A refitted weight may be larger or smaller than its neighbours, so the masks are found anew from
     the refitted weights, a few times, as long as that takes less than `seconds`. That may also go wrong, so the best
     round counts.
     """
@@ -55,11 +56,13 @@ def refit(
     found = {name: weight.clone() for name, weight in dense.items()}
     before: LayerErrors = {}
     after: LayerErrors = {}
+    # BatchNorm takes the mean of its inputs out, and in each state it has one of its own.
+    centred = {pair.layer.name for pair in normalised_layers(model, layers, data[0])}
     waves = list(in_waves(layers))
     for place, wave in enumerate(waves):
         report("inputs of the layers")
         with autocast(model, half):
-            products = input_grams(model, wave, data)
+            products = input_grams(model, wave, data, centred)
         grams = {name: damped(gram, DAMPING) for name, gram in products.items()}
         seen = [layer for layer in wave if layer.name in grams]
         masks = _masks(plan, found, scope, sparsities)
