@@ -10,6 +10,7 @@ example: python -m lab.fit_cifar10 --images 512 2048 --minutes 10
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -19,7 +20,16 @@ from torch import Tensor, nn
 import pof
 from lab.command_line import LAB, run_command
 from lab.experiments import BASELINE
-from lab.state_rows import STATES, UNFITTED, Statistics, figures_by_state, fitted, record_so_far, write_record
+from lab.state_rows import (
+    STATES,
+    UNFITTED,
+    Statistics,
+    figures_after_learning,
+    figures_by_state,
+    fitted,
+    record_so_far,
+    write_record,
+)
 from pof.checks import check_above_zero, check_whole
 from pof.data import Dataset, cifar10
 from pof.errors import PofError
@@ -39,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many images to fit to; a row for each number (512 2048 8192)",
     )  # fmt: skip
     parser.add_argument("--minutes", type=float, default=10.0, help="how long each fit may take (10)")
+    parser.add_argument(
+        "--learn", metavar="MINUTES", type=float, default=0.0, help="then statistics learn, per state (0)"
+    )
     parser.add_argument("--network", choices=tuple(NETWORKS), default="resnet20", help="resnet20")
     parser.add_argument("--record", metavar="FILE", type=Path, help="the record (lab/records/cifar10-fit/...)")
 
@@ -70,8 +83,18 @@ def run(options: argparse.Namespace) -> int:
         model = _network(options.network)
         fit = fitted(model, images[:count].split(BATCH), count, options.minutes)
         top1[name], fits[name] = _row(model, batches, images[:count], "paired"), fit
+        if options.learn:
+            pairs, lessons = images[:count][:CALIBRATED].split(BATCH), images[:count].split(BATCH)
+            top1[f"{name}, statistics learnt for {options.learn:g} min each"] = figures_after_learning(
+                model, STATES, partial(_accuracy, model, batches), pairs, lessons, options.learn
+            )
         write_record(path, record)
-    print(text_table(("", *map(str, STATES)), [(name, *(f"{x:.2f}" for x in row)) for name, row in top1.items()]))
+    print(
+        text_table(
+            ("", *map(str, STATES)),
+            [(name, *("-" if x is None else f"{x:.2f}" for x in row)) for name, row in top1.items()],
+        )
+    )
     return 0
 
 
@@ -99,12 +122,15 @@ def _row(
     model: nn.Module, tested: Sequence[tuple[Tensor, Tensor]], images: Tensor, statistics: Statistics
 ) -> list[float]:
     """Top-1 accuracy in percent in each of `STATES`."""
+    return figures_by_state(
+        model, STATES, lambda: _accuracy(model, tested), statistics, images[:CALIBRATED].split(BATCH)
+    )
 
-    def accuracy() -> float:
-        hits = sum(int((model(inputs).argmax(1) == classes).sum()) for inputs, classes in tested)
-        return round(100 * hits / sum(len(classes) for _, classes in tested), 2)
 
-    return figures_by_state(model, STATES, accuracy, statistics, images[:CALIBRATED].split(BATCH))
+def _accuracy(model: nn.Module, tested: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """The accuracy of the network as it is, in percent."""
+    hits = sum(int((model(inputs).argmax(1) == classes).sum()) for inputs, classes in tested)
+    return round(100 * hits / sum(len(classes) for _, classes in tested), 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -30,12 +30,13 @@ from lab.state_rows import (
     STATES,
     UNFITTED,
     Statistics,
+    figures_after_learning,
     figures_by_state,
     fitted,
     record_so_far,
     write_record,
 )
-from pof.fitting.half_precision import autocast, half_precision_is_faster
+from pof.elastic.half_precision import autocast, half_precision_is_faster
 from pof.ranking.sparsity_state import DENSE
 from pof.terminal.text_table import text_table
 
@@ -50,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", metavar="ZIP", type=Path, required=True, help="the archive of images")
     parser.add_argument("--weights", metavar="FILE", type=Path, help="weights of MobileNetV2 (.safetensors)")
     parser.add_argument("--minutes", type=float, default=60.0, help="how long the fit may take (60)")
+    parser.add_argument(
+        "--learn", metavar="MINUTES", type=float, default=0.0, help="then statistics learn, per state (0)"
+    )
     parser.add_argument("--held-out", action="store_true", help="test on 200 images of `calibrate` instead")
     parser.add_argument("--baselines", action="store_true", help="test what needs no fit, instead of a fit")
     parser.add_argument("--out", metavar="FILE", type=Path, help="the .pof file to write")
@@ -87,6 +91,8 @@ def run(options: argparse.Namespace) -> int:
         about_fit = fitted(model, test.batches, len(inputs), options.minutes)
         top1["fitted"] = test.states("paired")
         found |= about_fit
+        if options.learn:
+            top1[f"fitted, statistics learnt for {options.learn:g} min each"] = test.after_learning(options.learn)
     if options.out:
         data = test.batches[: CALIBRATED // 32]
         pof.save(model, options.out, scope="global", calibrate=data, states=(*SPARSITIES, *BANDS))
@@ -118,6 +124,11 @@ class Tester:
         """The accuracy in each of `STATES`, with statistics as they are (None), "replaced" or "paired"."""
         data = self.batches[: CALIBRATED // 32]
         return figures_by_state(self.model, STATES, self.accuracy, statistics, data, self.half)
+
+    def after_learning(self, minutes: float) -> list[float | None]:
+        """The accuracy in the states whose statistics learn, each for so long."""
+        data = self.batches[: CALIBRATED // 32]
+        return figures_after_learning(self.model, STATES, self.accuracy, data, self.batches, minutes, self.half)
 
     def by_torch(self) -> list[float | None]:
         """The accuracy after torch's own global magnitude pruning, of the same weights; it knows no bands."""

@@ -13,11 +13,11 @@ from torch import nn
 
 import pof
 from pof.elastic.batch_statistics import estimate_statistics
+from pof.elastic.half_precision import autocast
 from pof.elastic.live_model import LiveModel
 from pof.errors import PofError
 from pof.file.atomic_write import replacing
 from pof.fitting.fit_report import as_record
-from pof.fitting.half_precision import autocast
 from pof.ranking.sparsity_state import DENSE, State, pruned_state
 from pof.trainer.run_origin import made_with
 
@@ -31,7 +31,42 @@ UNFITTED: dict[str, Statistics] = {
     "global magnitudes, statistics in pairs": "paired",
 }
 """The rows without a fit of a network that has BatchNorm."""
+LEARNING = tuple(pruned_state(sparsity) for sparsity in (0.6, 0.7, 0.8, 0.9))
+"""The states whose statistics learn, if any do."""
 Figure = TypeVar("Figure")
+
+
+def figures_after_learning(
+    model: nn.Module,
+    states: Sequence[State],
+    measure: Callable[[], Figure],
+    batches: Sequence[Any],
+    lessons: Sequence[Any],
+    minutes: float,
+    half: bool = False,
+) -> list[Figure | None]:
+    """What `measure` finds in each of `LEARNING` after its statistics have learnt from `lessons`; None in other states.
+
+    They are estimated in pairs from `batches` first. Each of them takes `minutes`.
+    """
+    live = LiveModel(model, pof.plan(model), "global", "raw")
+    with autocast(model, half):
+        dense = live.dense_estimate(batches)
+    teacher = live.dense_copy()
+    found: list[Figure | None] = []
+    for state in states:
+        if state not in LEARNING:
+            found.append(None)
+            continue
+        live.go(state)
+        with autocast(model, half):
+            live.calibrate(batches, dense)
+        helped = live.learn_statistics(lessons, 60 * minutes, teacher)
+        with torch.no_grad():
+            found.append(measure())
+        show_progress("learn", len(found) / len(states), f"{state}: {found[-1]}{'' if helped else ', taken back'}")
+    live.go(DENSE)
+    return found
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 import pof
 from pof.fitting import layer_inputs
 from pof.fitting.layer_inputs import RefittableLayer, in_waves, input_grams, refittable_layers
-from tests.fitting.fitting_models import convnet, inputs
+from tests.convnets import convnet, inputs
 
 LAYERS = {
     "strided, grouped": (lambda: nn.Conv2d(6, 8, 3, stride=2, padding=1, groups=2, bias=False), (3, 6, 9, 11)),

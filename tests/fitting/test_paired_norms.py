@@ -7,7 +7,7 @@ from torch import nn
 
 import pof
 from pof.fitting.paired_norms import PairedNorms
-from tests.fitting.fitting_models import convnet, inputs
+from tests.convnets import convnet, inputs
 from tests.small_models import bits
 
 

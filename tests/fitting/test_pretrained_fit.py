@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pof
 from pof.fitting import fitting_run, nested_distillation
 from pof.fitting.fit_report import FitReport
-from tests.fitting.fitting_models import convnet, inputs
+from tests.convnets import convnet, inputs
 from tests.small_models import bits
 
 QUICK = 10

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import pof
 from pof.fitting.layer_inputs import refittable_layers
 from pof.fitting.row_balance import Balance, balancing_factors, normalised_layers
-from tests.fitting.fitting_models import convnet, inputs
+from tests.convnets import convnet, inputs
 
 
 @pytest.mark.parametrize("spared", [0.0, 0.25])

@@ -54,13 +54,13 @@ def test_it_fits_tests_and_goes_on_where_it_stopped(
     tested: list[int] = []
     real = fit_cifar10.fitted
     monkeypatch.setattr(fit_cifar10, "fitted", lambda *given: (tested.append(given[2]), real(*given))[1])
-    assert fit_cifar10.main([*command, "128", "256"]) == 0
+    assert fit_cifar10.main([*command, "128", "256", "--learn", "0.002"]) == 0
     found = json.loads(record.read_text())
     assert tested == [256], "what is in the record is not done again"
     assert {name: found["top1"][name] for name in first["top1"]} == first["top1"]
     assert "fitted to 256 images" in capsys.readouterr().out
     monkeypatch.setattr(fit_cifar10, "fitted", lambda *given: pytest.fail("all is done"))
-    assert fit_cifar10.main([*command, "128", "256"]) == 0
+    assert fit_cifar10.main([*command, "128", "256", "--learn", "0.002"]) == 0
 
     row = {"recover_from": 0.5, "sparsity": 0.5, "accuracy": 0.5, "calibrated": 0.9113}
     nested = {"training": {"recipe": {"run": {"epochs": 10}}}, "rows": [row]}

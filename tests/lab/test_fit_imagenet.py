@@ -13,6 +13,7 @@ from torch import nn
 import pof
 from lab import fit_imagenet, pretrained_networks
 from lab.pretrained_networks import PretrainedNetwork, read_images
+from lab.state_rows import LEARNING, STATES
 
 
 @pytest.fixture
@@ -45,10 +46,12 @@ def test_it_fits_tests_and_writes_a_record(
     command = ["tiny", "--images", str(archive), "--minutes", "0.01", "--record", str(record), "--out", str(file)]
     assert fit_imagenet.main([*command, "--baselines"]) == 0
     assert "fitted" not in json.loads(record.read_text())["top1"]
-    assert fit_imagenet.main(command) == 0
+    assert fit_imagenet.main([*command, "--learn", "0.002"]) == 0
     found = json.loads(record.read_text())
     assert found["tested_on"] == "12 images of validate"
-    assert list(found["top1"])[-1] == "fitted"
+    assert list(found["top1"])[-2:] == ["fitted", "fitted, statistics learnt for 0.002 min each"]
+    learnt = found["top1"].pop("fitted, statistics learnt for 0.002 min each")
+    assert [figure is None for figure in learnt] == [state not in LEARNING for state in STATES]
     assert all(len(row) == len(found["states"]) for row in found["top1"].values())
     assert len({row[0] for row in list(found["top1"].values())[:-1]}) == 1, "whatever prunes leaves the dense network"
     assert list(found["bytes_read"]) == ["as it came", "fitted"]

@@ -1,5 +1,6 @@
 """All weights and BatchNorm statistics of a live model, moved from state to state together."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -16,6 +17,7 @@ from pof.elastic.batch_statistics import (
     unknown_norms,
     write_statistics,
 )
+from pof.elastic.learned_statistics import learn_statistics
 from pof.elastic.live_weight import REFRESH, LiveWeight
 from pof.elastic.paired_statistics import paired_statistics
 from pof.errors import WeightsChangedError, warn
@@ -176,6 +178,26 @@ class LiveModel:
             kept = self.statistics.of(self._counts_of(DENSE))
             write_statistics(layers, paired_statistics(layers, kept, found, state))
         return len(data)
+
+    def learn_statistics(self, batches: Iterable[Any], seconds: float, dense: nn.Module | None = None) -> bool:
+        """Let the statistics of the present state learn from the dense network; return whether they have changed.
+
+        `dense` is what `dense_copy` returned.
+        """
+        if not any(map(any, self._counts_now)):
+            return False
+        teacher = self.dense_copy() if dense is None else dense
+        data = batches if isinstance(batches, Sequence) else list(batches)
+        return learn_statistics(self._model, teacher, [entry.name for entry in self._plan], data, seconds)
+
+    def dense_copy(self) -> nn.Module:
+        """A copy of the model in its dense state. Afterwards the model is in its former state."""
+        before = self.state
+        self.go(DENSE)
+        try:
+            return copy.deepcopy(self._model).requires_grad_(False)
+        finally:
+            self.go(before)
 
     def _warn_of_zeros(self, layers: Sequence[nn.Module]) -> None:
         """Warn if the dense weights look pruned: their statistics may be those of other weights."""

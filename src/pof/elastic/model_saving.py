@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from pof.checks import check_not_negative
 from pof.elastic.batch_statistics import check_batches
 from pof.elastic.live_model import LiveModel, state_now
 from pof.errors import PofError, warn
@@ -39,6 +40,7 @@ def save(
     sparsities: Mapping[str, float] | None = None,
     calibrate: Iterable[Any] | None = None,
     states: Iterable[float | tuple[float, float]] | None = None,
+    minutes: float = 0.0,
     metadata: Mapping[str, str] | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> int:
@@ -57,6 +59,8 @@ def save(
         calibrate: batches as in `Elastic.calibrate`; BatchNorm statistics are estimated for `states` and kept in the
             file, so that whoever loads it needs no data.
         states: sparsities, or pairs (recover_from, sparsity), to estimate statistics for; by default `default_states`.
+        minutes: let the statistics of `states`, by default of the stages, learn as in `Elastic.calibrate`, for so long
+            in all.
         metadata: strings to keep in the file.
         progress: called while statistics are estimated, which takes a while: with a title, how many states are done,
             and how many there are.
@@ -86,9 +90,14 @@ def save(
     writer = Encoder(contents_of_model(model, **globs), values, stages, scope, magnitudes)
     if calibrate is None and states is not None:
         raise PofError("states need data to estimate their statistics from: pass calibrate=batches too")
+    check_not_negative(minutes, "minutes", "0 only estimates statistics")
+    if calibrate is None and minutes:
+        raise PofError("minutes need data to learn statistics from: pass calibrate=batches too")
     if calibrate is not None:
         wanted = default_states(writer.stages) if states is None else _states(states)
-        _calibrate(writer, model, plan(model, **globs), (scope, magnitudes), calibrate, wanted, progress)
+        learning = [pruned_state(stage) for stage in writer.stages] if states is None else wanted
+        seconds = {state: 60 * minutes / len(learning) for state in learning if minutes}
+        _calibrate(writer, model, plan(model, **globs), (scope, magnitudes), calibrate, wanted, seconds, progress)
     return writer.write(path, metadata or {})
 
 
@@ -99,14 +108,18 @@ def _calibrate(
     ranking: tuple[Scope, Magnitudes],
     batches: Iterable[Any],
     states: Sequence[State],
+    seconds: Mapping[State, float],
     progress: Callable[[str, int, int], object] | None,
 ) -> None:
-    """Estimate the statistics of `states` on a copy of the model with the weights that the file will hold."""
+    """Estimate the statistics of `states` on a copy of the model with the weights that the file will hold.
+
+    Those of the states in `seconds` learn for so long.
+    """
     check_batches(batches)
-    copied, data = copy.deepcopy(unwrap(model)), list(batches)
+    copied, data = copy.deepcopy(unwrap(model)).eval(), list(batches)
     writer.fill(copied)
     live = LiveModel(copied, chosen, *ranking)
-    dense = live.dense_estimate(data)
+    dense, teacher = live.dense_estimate(data), live.dense_copy() if seconds else None
     # The stages too: a reader with only part of the file interpolates between them.
     every = dict.fromkeys((*states, *map(pruned_state, writer.stages)))
     for done, state in enumerate(every):
@@ -114,6 +127,8 @@ def _calibrate(
             progress(ESTIMATING, done, len(every))
         live.go(state)
         live.calibrate(data, dense)
+        if state in seconds:
+            live.learn_statistics(data, seconds[state], teacher)
         writer.keep_statistics(state, copied.state_dict())
     if progress is not None:
         progress(ESTIMATING, len(every), len(every))

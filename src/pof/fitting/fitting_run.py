@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from pof.elastic.batch_statistics import estimated, norm_layers, read_statistics, run_batch, write_statistics
+from pof.elastic.half_precision import autocast, half_precision_is_faster
+from pof.elastic.output_distance import EASE, together
 from pof.elastic.paired_statistics import paired_statistics
 from pof.errors import warn
 from pof.fitting.fit_checkpoint import FitCheckpoint
 from pof.fitting.fit_report import FitReport, FitStage, tensors_of
-from pof.fitting.half_precision import autocast, half_precision_is_faster
 from pof.fitting.input_batches import first_inputs, later_batches, size_of
 from pof.fitting.kept_share import SHARES, keep_best_share
 from pof.fitting.layer_inputs import RefittableLayer, refittable_layers
 from pof.fitting.nested_distillation import DistillationSettings, distil
-from pof.fitting.output_distance import EASE, together
 from pof.fitting.ranking_trial import balance_if_it_helps
 from pof.fitting.refitting import refit
 from pof.fitting.state_distances import StateDistances

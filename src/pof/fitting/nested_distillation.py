@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from pof.elastic.batch_statistics import run_batch
+from pof.elastic.block_outputs import BlockOutputs
+from pof.elastic.half_precision import autocast
+from pof.elastic.image_views import ImageViews
+from pof.elastic.output_distance import EASE, output_distance
 from pof.elastic.pruned_pass import PrunedPass
 from pof.elastic.second_pass import gradients_are_finite, step_generator
-from pof.fitting.block_outputs import BlockOutputs
-from pof.fitting.half_precision import autocast
-from pof.fitting.image_views import ImageViews
-from pof.fitting.output_distance import EASE, output_distance
 from pof.fitting.paired_norms import PairedNorms
 from pof.ranking.sparsity_state import Scope
 

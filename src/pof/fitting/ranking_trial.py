@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from pof.elastic.batch_statistics import run_batch
+from pof.elastic.output_distance import output_distance
 from pof.fitting.fit_report import tensors_of
 from pof.fitting.layer_inputs import RefittableLayer
-from pof.fitting.output_distance import output_distance
 from pof.fitting.row_balance import Balance, NormalisedLayer, balancing_factors, normalised_layers
 from pof.planning.pruning_plan import Plan
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pof.fitting.half_precision import autocast
+from pof.elastic.half_precision import autocast
 from pof.fitting.layer_inputs import RefittableLayer, in_waves, input_grams
 from pof.fitting.least_squares import damped, nested_least_squares, relative_errors
 from pof.fitting.row_balance import normalised_layers
@@ -17,10 +17,11 @@ from pof.ranking.cuts import find_cut, keep_mask
 from pof.ranking.shares import GlobalRanking, share_alike
 from pof.ranking.sparsity_state import Scope
 
-HOPELESS = 0.05
-"""The error of a state counts in parts of the square of what it was before, plus this share of the outputs.
+SPARED, HOPELESS = 0.5, 0.02
+"""The error of a state counts less, the larger it was before: by this power of it, plus this share of the outputs.
 
-So a state that a layer cannot serve any more does not spoil the others, the dense one least of all.
+So a state that a layer cannot serve any more does not spoil the others, the dense one least of all. Larger powers keep
+the dense network nearer and lose the high sparsities (lab/notes.md).
 """
 DAMPING = 0.01
 ROUNDS, ITERATIONS = 6, 8
@@ -47,9 +48,9 @@ def refit(
     """Refit the weights of `layers` in place; return the errors before and after.
 
     Each of `sparsities` is served, and the dense network. The inputs are those of the dense network, which runs in
-    bfloat16 if `half`, without their means if a BatchNorm follows. A refitted weight may be larger or smaller than its neighbours, so the masks are found anew from
-    the refitted weights, a few times, as long as that takes less than `seconds`. That may also go wrong, so the best
-    round counts.
+    bfloat16 if `half`, without their means if a BatchNorm follows. A refitted weight may be larger or smaller than its
+    neighbours, so the masks are found anew from the refitted weights, a few times, as long as that takes less than
+    `seconds`. That may also go wrong, so the best round counts.
     """
     data, end = list(batches), time.monotonic() + seconds
     dense = {entry.name: model.get_parameter(entry.name).detach().clone() for entry in plan}
@@ -70,7 +71,7 @@ def refit(
         errors = {layer.name: _errors(layer, dense, found, masks, grams) for layer in seen}
         # What a step of conjugate gradients takes: it computes the same products.
         unit = max(time.monotonic() - began, 1e-6)
-        shares = {name: [(error + HOPELESS) ** -2 for error in each] for name, each in errors.items()}
+        shares = {name: [(error + HOPELESS) ** -SPARED for error in each] for name, each in errors.items()}
         before.update(errors)
         best, least = dict(found), _total(errors, shares)
         for number in range(ROUNDS):

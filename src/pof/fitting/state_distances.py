@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from pof.elastic.batch_statistics import run_batch
+from pof.elastic.half_precision import autocast
 from pof.elastic.live_model import LiveModel
+from pof.elastic.output_distance import blind_distance, output_distance, output_tensors
 from pof.errors import PofError
-from pof.fitting.half_precision import autocast
-from pof.fitting.output_distance import blind_distance, output_distance, output_tensors
 from pof.planning.pruning_plan import Plan
 from pof.ranking.sparsity_state import DENSE, Scope, pruned_state
 

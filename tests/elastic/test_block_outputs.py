@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import pof
-from pof.fitting.block_outputs import BlockOutputs, block_names
+from pof.elastic.block_outputs import BlockOutputs, block_names
 
 
 @pytest.mark.parametrize(

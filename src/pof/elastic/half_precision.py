@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pof.elastic.batch_statistics import run_batch
-from pof.fitting.output_distance import output_tensors
+from pof.elastic.output_distance import output_tensors
 
 FASTER = 0.8
 """Half precision is used if it takes less than this share of the time."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import pof
-from pof.fitting.output_distance import blind_distance, output_distance, output_tensors
+from pof.elastic.output_distance import blind_distance, output_distance, output_tensors
 
 
 def test_regression_and_embeddings_are_not_only_probabilities() -> None:

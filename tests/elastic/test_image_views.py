@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pof.fitting.image_views import ImageViews
+from pof.elastic.image_views import ImageViews
 
 
 def numbered(count: int, channels: int, height: int, width: int) -> Tensor:
