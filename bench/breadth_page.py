@@ -47,6 +47,7 @@ def _introduction(record: dict[str, Any]) -> str:
     faster = sum(speeds["real"] >= 1.05 for speeds in timed)
     machine = record.get("machine", {})
     commits = sorted({str(commit) for n in networks for commit in n.get("commits", {}).values()})
+    remarks = "".join(f" {remark}." for remark in record.get("remarks", []))
     return f"""# On networks of others
 
 {len(networks)} architectures of torchvision, timm and transformers, with random weights and small inputs, each in a
@@ -65,7 +66,7 @@ process of its own ([record](../bench/records/breadth.json), `make foreign`, `py
 "Reported" is what `fast.speedup()` says at 90 %. "Real" is measured by the benchmark, in turns with the model as its
 user calls it, batch 1, one thread; {faster} of {len(timed)} gain 5 % or more. Where nothing is gained, the model
 itself runs: 1.00x. Commit {", ".join(commits)}; torch {machine.get("torch")},
-{machine.get("cpu_capability")}.{_faint(record["networks"])}"""
+{machine.get("cpu_capability")}.{remarks}{_faint(record["networks"])}"""
 
 
 def _faint(networks: dict[str, Any]) -> str:

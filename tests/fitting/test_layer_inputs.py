@@ -75,6 +75,18 @@ def test_centred_products_are_those_of_inputs_without_their_mean(monkeypatch: py
     torch.testing.assert_close(found, away @ away.transpose(1, 2), rtol=1e-3, atol=1e-2)
 
 
+def test_large_means_leave_no_negative_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_inputs, "POSITIONS", 10**6)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6)).eval()
+    (layer,), _ = refittable_layers(model, pof.plan(model, include="*"))
+    x = 0.01 * torch.randn(40, 4, 6, 7) + torch.tensor([1000.0, 100.0, 0.0, -300.0]).view(1, 4, 1, 1)
+    x[:, 2] = 0.0
+    found = input_grams(model, [layer], list(x.split(4)), centred=["0.weight"])["0.weight"]
+    sizes = torch.linalg.eigvalsh(found[0].double())
+    assert sizes.min() > -1e-4 * sizes.max()
+
+
 def test_layers_that_are_not_refitted_are_named() -> None:
     class Parts(nn.Module):
         def __init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -124,34 +123,44 @@ def input_grams(
     """
     sums: dict[str, _Sums] = {}
     generator = torch.Generator().manual_seed(seed)
-    with _watching(layers, sums, generator):
+    with _watching(layers, sums, centred, generator):
         for batch in batches:
             run_batch(model, batch)
-    return {name: found.centred() if name in centred else found.products for name, found in sums.items()}
+    return {name: found.result() for name, found in sums.items()}
 
 
-@dataclass
 class _Sums:
-    """Sums over samples of the inputs of one layer."""
+    """Sums over samples of the inputs of one layer.
 
-    products: Tensor
-    """(groups, inputs, inputs)."""
-    inputs: Tensor
-    """(groups, inputs, 1)."""
-    count: int
+    To centre inputs, the mean of the first batch is taken out of all of them, and what is left of the mean at the end:
+    taking out all of a large mean at the end would leave nothing but rounding errors.
+    """
+
+    def __init__(self, columns: Tensor, centred: bool) -> None:
+        self._shift = columns.mean(2, keepdim=True) if centred else None
+        self._inputs = torch.zeros_like(columns[:, :, :1])
+        self._products = self._inputs @ self._inputs.transpose(1, 2)
+        self._count = 0
 
     def add(self, columns: Tensor) -> None:
-        self.products.add_(columns @ columns.transpose(1, 2))
-        self.inputs.add_(columns.sum(2, keepdim=True))
-        self.count += columns.shape[2]
+        """Add samples of inputs, (groups, inputs, samples)."""
+        if self._shift is not None:
+            columns = columns - self._shift
+            self._inputs.add_(columns.sum(2, keepdim=True))
+        self._products.add_(columns @ columns.transpose(1, 2))
+        self._count += columns.shape[2]
 
-    def centred(self) -> Tensor:
-        """The products of the inputs without their mean; it takes the place of the others."""
-        return self.products.sub_(self.inputs @ self.inputs.transpose(1, 2) / self.count)
+    def result(self) -> Tensor:
+        """The products, (groups, inputs, inputs)."""
+        if self._shift is None:
+            return self._products
+        return self._products.sub_(self._inputs @ self._inputs.transpose(1, 2) / self._count)
 
 
 @contextmanager
-def _watching(layers: Iterable[RefittableLayer], sums: dict[str, _Sums], generator: torch.Generator) -> Iterator[None]:
+def _watching(
+    layers: Iterable[RefittableLayer], sums: dict[str, _Sums], centred: Container[str], generator: torch.Generator
+) -> Iterator[None]:
     def hook_of(layer: RefittableLayer) -> Any:
         def look(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             x = args[0] if args else next(iter(kwargs.values()))
@@ -159,8 +168,7 @@ def _watching(layers: Iterable[RefittableLayer], sums: dict[str, _Sums], generat
             # The network may run in half precision, but sums of products need more.
             with torch.autocast(columns.device.type, enabled=False):
                 if layer.name not in sums:
-                    zeros = columns.new_zeros(*columns.shape[:2], 1)
-                    sums[layer.name] = _Sums(zeros @ zeros.transpose(1, 2), zeros, 0)
+                    sums[layer.name] = _Sums(columns, layer.name in centred)
                 sums[layer.name].add(columns)
 
         return look

@@ -57,7 +57,9 @@ def nested_least_squares(
         image = torch.zeros_like(weights)
         for c, m in states:
             image.add_(((direction * m) @ gram) * m, alpha=c)
-        step = size / (direction * image).sum(2, keepdim=True).clamp(min=TINY)
+        curvature = (direction * image).sum(2, keepdim=True)
+        # Rounding may leave a row that is solved, or whose inputs are constant, with nothing to go by.
+        step = torch.where(curvature > TINY, size / curvature, torch.zeros_like(size))
         found.addcmul_(step.expand_as(direction), direction)
         left.addcmul_(step.expand_as(image), image, value=-1)
         scaled = left / scale
