@@ -195,6 +195,11 @@ def test_a_live_model_loads_neither_file_nor_runtime_until_a_search_needs_them()
     assert not {name for name in loaded if name.startswith(("pof.file", "pof.runtime"))}
 
 
+def test_a_file_of_weights_is_loaded_without_what_training_needs() -> None:
+    loaded = loaded_with("pof.trainer.trained", "pof.trainer.fitted_file", "pof.cli.compile_verb", "pof.cli.fit_verb")
+    assert not {name for name in loaded if name.partition(".")[0] == "accelerate"}
+
+
 @pytest.mark.parametrize("module", WITHOUT_TORCH)
 def test_what_needs_no_torch_loads_none(module: str) -> None:
     heavy = {name.partition(".")[0] for name in loaded_with(module)} & {"torch", "rich", "matplotlib", "fsspec"}

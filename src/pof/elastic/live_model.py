@@ -186,6 +186,9 @@ class LiveModel:
         """
         if not any(map(any, self._counts_now)):
             return False
+        if not norm_layers(self._model):
+            warn("there is no BatchNorm whose statistics could learn: minutes= does nothing for this model")
+            return False
         teacher = self.dense_copy() if dense is None else dense
         data = batches if isinstance(batches, Sequence) else list(batches)
         return learn_statistics(self._model, teacher, [entry.name for entry in self._plan], data, seconds)

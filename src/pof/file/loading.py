@@ -78,10 +78,13 @@ def _refuse_unwritable(into: nn.Module, target: dict[str, Tensor]) -> None:
 
 def _refuse_other(target: dict[str, Tensor], found: dict[str, Tensor], name: str) -> None:
     """Raise an error if the file does not fit the model."""
-    for what, names in (("lacks", target.keys() - found.keys()), ("has no place for", found.keys() - target.keys())):
+    for what, names in (
+        ("the file lacks", target.keys() - found.keys()),
+        ("the model has no place for", found.keys() - target.keys()),
+    ):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise PofFileError(f"{name!r} does not fit the model: it {what} {sorted(names)[0]!r}{more}")
+            raise PofFileError(f"{name!r} does not fit the model: {what} {sorted(names)[0]!r}{more}")
     for key, value in found.items():
         if is_lazy(target[key]):
             raise PofFileError(f"{key!r} of the model has no shape yet (a lazy layer): run one batch through it first")

@@ -1,6 +1,7 @@
 """One fit, stage by stage: a look, the ranking, least squares, training, a last look."""
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from torch import nn
 
 from pof.elastic.batch_statistics import estimated, norm_layers, read_statistics, run_batch, write_statistics
 from pof.elastic.half_precision import autocast, half_precision_is_faster
-from pof.elastic.output_distance import EASE, together
+from pof.elastic.output_distance import together
 from pof.elastic.paired_statistics import paired_statistics
 from pof.errors import warn
 from pof.fitting.fit_checkpoint import FitCheckpoint
@@ -43,6 +44,8 @@ LOOK_TIME, SAMPLE_TIME, REFIT_TIME = 0.05, 0.05, 0.3
 """The share of the time that a look may take, one pass over the sample, and all of least squares."""
 LEAST_SECONDS = 20.0
 """Training that is shorter than this is not begun."""
+WORSE, SAME = 1.05, 0.01
+"""A sparsity is further off than before if its distance has grown by this factor and this much more."""
 
 Progress = Callable[[str, float, str], None]
 """Told as a fit goes on: the stage, the share of the time that is over, and a note."""
@@ -111,7 +114,9 @@ class FittingRun:
         advice = self._train()
         with self._stage("last look"):
             after = self._distances.at(LOOKED_AT)
-        worse = [f"{s:.0%}" for s, old, new in zip(LOOKED_AT, before, after, strict=True) if s and new > old + EASE]
+        worse = [
+            f"{s:.0%}" for s, old, new in zip(LOOKED_AT, before, after, strict=True) if s and new > WORSE * old + SAME
+        ]
         if worse:
             advice = f"further off than before at {', '.join(worse)}: pass more inputs, or report.undo()"
         stages = tuple(self._stages)
@@ -175,7 +180,8 @@ class FittingRun:
         looks = 2 + 2 * len(SHARES) if self._held_out else 1
         left = self._seconds - (time.monotonic() - self._began) - looks * self._stages[0].seconds
         if left < LEAST_SECONDS:
-            return "more minutes would buy training: it begins where least squares ends"
+            needed = (self._seconds - left + LEAST_SECONDS) / 60
+            return f"no training, as little time was left: minutes={math.ceil(10 * needed) / 10:g} would begin it"
         came = {name: tensor.clone() for name, tensor in tensors_of(self._model).items()}
         distances = self._distances.at(LOOKED_AT)
         with self._stage("training") as remark:

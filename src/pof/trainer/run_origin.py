@@ -5,19 +5,22 @@ import platform
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import Accelerator
 
 from pof.errors import PofError
 from pof.trainer.recipe import Recipe, is_of
 from pof.trainer.run_records import Records
 
+if TYPE_CHECKING:
+    # Files of weights are loaded without it.
+    from accelerate import Accelerator
+
 RECORDS = "records.jsonl"
 
 
-def open_records(folder: Path, recipe: Recipe, engine: Accelerator) -> Records:
+def open_records(folder: Path, recipe: Recipe, engine: "Accelerator") -> Records:
     """Open the records in `folder`; raise if they belong to another recipe."""
     records = Records(folder / RECORDS)
     if engine.is_main_process:

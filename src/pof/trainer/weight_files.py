@@ -76,11 +76,14 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 def load_state(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
     """Load `state`, which was read from `path`, into `model`, strictly."""
     own = model.state_dict()
-    for what, names in (("lacks", set(own) - set(state)), ("has no place for", set(state) - set(own))):
+    for what, names in (
+        ("the file lacks", set(own) - set(state)),
+        ("the model has no place for", set(state) - set(own)),
+    ):
         names = {name for name in names if not name.endswith("num_batches_tracked")}
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise PofError(f"{str(path)!r} does not fit the model: it {what} {sorted(names)[0]!r}{more}")
+            raise PofError(f"{str(path)!r} does not fit the model: {what} {sorted(names)[0]!r}{more}")
     for name, value in state.items():
         if name in own and value.shape != own[name].shape:
             shapes = f"{tuple(value.shape)} instead of {tuple(own[name].shape)}"
