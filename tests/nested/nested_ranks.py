@@ -46,7 +46,10 @@ def main(out: str) -> None:
         optimizer.step()
     save_file({name: value.contiguous() for name, value in plain.state_dict().items()}, Path(out) / f"{rank}of{ranks}")
     if ranks > 1:
+        dist.barrier()
         dist.destroy_process_group()
+        # Threads of torch's that are still there may abort a process that ends; the weights are written.
+        os._exit(0)
 
 
 if __name__ == "__main__":
