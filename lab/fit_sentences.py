@@ -5,7 +5,7 @@ those of the docstrings in Python's standard library; it is tested on others tha
 it is fitted to. A figure is the cosine between an embedding and that of the
 network as it came. The record is written after each row.
 
-example: python -m lab.fit_sentences --model /tmp/minilm --minutes 5
+example: python -m lab.fit_sentences --model minilm --minutes 5
 """
 
 import argparse
