@@ -172,7 +172,7 @@ class Elastic:
                 the dense state too: for networks whose statistics are out of date.
             minutes: then let the statistics of this state learn from the dense network for so long, with all weights
                 fixed. It pays at high sparsities, from a few hundred inputs on. A fifth of the batches is set aside; if
-                the outputs for those come no nearer, the estimated statistics stay.
+                the outputs for those come no nearer, the estimated statistics stay. A single batch is used for both.
         """
         check_not_negative(minutes, "minutes", "0 only estimates, 2 are a good start")
         self._live.check()

@@ -59,14 +59,13 @@ def learn_statistics(
         seconds: the time to take.
         report: told how far it is.
     """
-    layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
-    if not layers:
-        return False
     aside = batches[::ASIDE] if len(batches) > 1 else batches
     used = [batch for number, batch in enumerate(batches) if number % ASIDE] or list(batches)
     half = half_precision_is_faster(dense, used[0])
     trial = copy.deepcopy(model).requires_grad_(False)
     learner = _Learner(trial, dense, BlockOutputs(trial, dense, planned), half)
+    if not learner.has_norms:
+        return False
     learner.run(used, seconds, report)
     before, kept = learner.distance(model, aside), read_statistics(norm_layers(model))
     learner.write()
@@ -117,12 +116,17 @@ class _Learner:
         self._model, self._dense, self._blocks, self._half = model, dense, blocks, half
         self._parts = [_Affine(m) for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
 
+    @property
+    def has_norms(self) -> bool:
+        """Whether there is anything that can learn."""
+        return bool(self._parts)
+
     def run(self, batches: Sequence[Any], seconds: float, report: Report | None) -> None:
         """Learn for so long."""
         free = [tensor for part in self._parts for tensor in (part.log_factor, part.shift)]
         optimizer = torch.optim.Adam(free, lr=RATE, betas=(0.9, 0.99))
         views, generator = ImageViews(self._works), torch.Generator().manual_seed(0)
-        began, step = time.monotonic(), 0
+        began, step, order = time.monotonic(), 0, list[int]()
         with self._learning():
             while (over := (time.monotonic() - began) / max(seconds, 1e-9)) < 1.0:
                 if step % len(batches) == 0:
